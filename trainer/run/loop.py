@@ -177,13 +177,14 @@ class Loop:
                 memory.trim_heap(self.predicted, self.device)
             seconds, cpu_seconds = time.monotonic() - started, time.process_time() - started_cpu
             self._count(batch, loss, seconds, cpu_seconds)
-            self._report(batch, loss, norm, rate, seconds, cpu_seconds, figures)
+            checkpoint_due = self._checkpoint_due()
+            self._report(batch, loss, norm, rate, seconds, cpu_seconds, figures, always=checkpoint_due)
             if self.validation.due(self.totals.step, self.steps_per_epoch, self.steps_total):
                 self.totals.ended_early = self._evaluate()
             if self.distributed.any_rank(self.protocol.stop_requested, self.device):
                 self._checkpoint()
                 return False
-            if self.totals.step == self.steps_total or self.totals.ended_early or self._checkpoint_due():
+            if self.totals.step == self.steps_total or self.totals.ended_early or checkpoint_due:
                 self._checkpoint()
         return True
 
@@ -351,9 +352,13 @@ class Loop:
         seconds: float,
         cpu_seconds: float,
         figures: dict[str, float],
+        always: bool,
     ) -> None:
+        """Reports the step if it is time to, or `always`: before a checkpoint, from which a run resumes that never
+        reports the steps before it.
+        """
         totals = self.totals
-        if not self.protocol.metrics_due(last=totals.step == self.steps_total):
+        if not self.protocol.metrics_due(last=always or totals.step == self.steps_total):
             return
         position = {"step": totals.step, "steps_total": self.steps_total}
         epoch = (totals.step - 1) // self.steps_per_epoch + 1
@@ -408,7 +413,7 @@ class Loop:
             path=str(written.path),
             sha256=written.sha256,
             size_mb=written.size_mb,
-            # A resumed run continues after this step and never reports the ones before.
+            # Of a run that is stopped; others have reported them.
             losses=self._take_unreported(),
         )
         checkpoint.keep_newest(self.folder, self.spec.checkpoint.keep, self.spec.resume_from)

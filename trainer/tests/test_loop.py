@@ -139,6 +139,22 @@ def test_a_run_reports_metrics_and_progress(job, loop_of):
     assert progress[-1]["seconds_left"] is not None
 
 
+def test_the_losses_of_all_steps_are_reported_before_a_checkpoint(job, loop_of):
+    class Rare(Recorder):
+        def metrics_due(self, last: bool) -> bool:
+            return last
+
+    protocol = Rare()
+    loop_of(job(), protocol).run()
+    reported: list[int] = []
+    for kind, _, data in protocol.events:
+        if kind == "metrics":
+            reported += [step for step, _ in data.get("losses", [])]
+        if kind == "checkpoint":
+            assert data["losses"] == []
+            assert reported == list(range(1, data["step"] + 1))
+
+
 def test_a_non_finite_loss_ends_the_run_with_advice(job, loop_of):
     with pytest.raises(JobError, match="Lower the learning rate") as raised:
         loop_of(job(training={"learning_rate": 1e38})).run()
