@@ -39,8 +39,8 @@ export const getPresence = route('GET', '/user/presence', {
   scope: 'profile:read',
   summary: 'Wait for the end of the key or session',
   description:
-    'Answers after `wait_seconds`; once the key or session has ended, at once, with the error of any request with ' +
-    'it. For programs that hold something open for a key and ask nothing with it.',
-  query: z.strictObject({ wait_seconds: z.coerce.number().int().min(0).max(30).default(30) }),
+    'Answers after `wait_seconds`, by default at once; when the key or session ends, at once, with the error of any ' +
+    'request with it. For programs that hold something open for a key and ask nothing with it.',
+  query: z.strictObject({ wait_seconds: z.coerce.number().int().min(0).max(30).default(0) }),
   responses: { 200: z.object({ present: z.literal(true) }) },
 })
