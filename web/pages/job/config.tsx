@@ -129,7 +129,7 @@ function Settings({ label, settings }: { label: string; settings: readonly Setti
       <tbody>
         {settings.map(({ name, value, source, description }) => (
           <tr key={name} className="align-baseline">
-            <th scope="row" className="py-1 pr-3 text-left font-normal whitespace-nowrap text-muted">
+            <th scope="row" className="py-1 pr-3 text-left font-normal text-muted sm:whitespace-nowrap">
               {settingLabel(name)}{' '}
               {description && (
                 <Help word={settingLabel(name)}>
