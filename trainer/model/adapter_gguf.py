@@ -8,9 +8,8 @@ operations on factors instead, and knows not all of them.
 """
 
 import json
-import sys
 from collections.abc import Generator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 
+from trainer.runtime.converters import packages
 from trainer.runtime.errors import JobError
 
 PREFIX = "base_model.model."
@@ -90,16 +90,9 @@ def read_pairs(file: Path) -> dict[str, Pair]:
 
 @contextmanager
 def library(converters: Path) -> Generator[Any]:
-    """llama.cpp's package of conversions, with the gguf package of its own release."""
-    before = list(sys.path)
-    sys.path[:0] = [str(converters / "gguf-py"), str(converters)]
-    for name in [name for name in sys.modules if name.partition(".")[0] == "gguf"]:
-        del sys.modules[name]
-    try:
-        with redirect_stdout(sys.stderr):
-            yield import_module("conversion")
-    finally:
-        sys.path[:] = before
+    """llama.cpp's package of conversions."""
+    with packages(converters):
+        yield import_module("conversion")
 
 
 def open_base(conversion: Any, base: Path, file: Path) -> Any:

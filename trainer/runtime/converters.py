@@ -3,6 +3,7 @@
 import contextlib
 import runpy
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 
@@ -15,17 +16,28 @@ def run_converter(converters: Path, script: str, arguments: list[str]) -> None:
     path = converters / script
     if not path.exists():
         raise RuntimeError(f"The converter {path} is missing: run the set-up again.")
-    before = sys.argv, list(sys.path)
-    sys.argv = [str(path), *arguments]
-    # The script needs the gguf package of its own release, not an installed one.
-    sys.path[:0] = [str(converters / "gguf-py"), str(converters)]
-    for name in [name for name in sys.modules if name == "gguf" or name.startswith("gguf.")]:
-        del sys.modules[name]
+    before, sys.argv = sys.argv, [str(path), *arguments]
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with packages(converters):
             runpy.run_path(str(path), run_name="__main__")
     except SystemExit as end:
         if end.code not in (None, 0):
             raise RuntimeError(f"{script} failed: {end.code}") from end
     finally:
-        sys.argv, sys.path[:] = before[0], before[1]
+        sys.argv = before
+
+
+@contextlib.contextmanager
+def packages(converters: Path) -> Generator[None]:
+    """llama.cpp's packages can be imported, with the gguf package of its own release and not an installed one. Their
+    prints go to stderr.
+    """
+    before = list(sys.path)
+    sys.path[:0] = [str(converters / "gguf-py"), str(converters)]
+    for name in [name for name in sys.modules if name == "gguf" or name.startswith("gguf.")]:
+        del sys.modules[name]
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.path[:] = before
