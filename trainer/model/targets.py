@@ -35,12 +35,15 @@ def linear_modules(folder: Path, converters: Path) -> list[str]:
         if type(module) is torch.nn.Linear and id(module) in inside and ".layers." in name
     }
     usable: dict[str, bool] = {}
+    # Layers of one class and shape are converted alike: a large base has hundreds.
+    looked_at = set[tuple[object, ...]]()
     with library(converters) as conversion, torch.inference_mode():
-        file = folder / "none.gguf"
+        models = [open_base(conversion, folder, folder / "none.gguf") for _ in range(3)]
         for name, layer in layers.items():
             leaf, parent = name.rpartition(".")[2], model.get_submodule(name.rpartition(".")[0])
-            if usable.get(leaf, True):
-                models = [open_base(conversion, folder, file) for _ in range(3)]
+            kind = (leaf, type(parent), layer.weight.shape)
+            if usable.get(leaf, True) and kind not in looked_at:
+                looked_at.add(kind)
                 usable[leaf] = not _is_read_past(parent, leaf) and _is_heard(models, name, layer)
     moved = _moved_by_peft(config.model_type)
     return [leaf for leaf, fits in usable.items() if fits and leaf not in moved]
