@@ -18,7 +18,7 @@ const report = path.join(folder, 'report.txt')
 const sources = globSync('{contract,lib,pictures,telemetry,sdk,mcp,server,engine,cli}/**/*.ts', { cwd: root }).filter(
   (file) => !file.startsWith('sdk/generated/'),
 )
-/** Of each file, which characters have run: Node strips types in place, so that positions stay. */
+/** Which characters of each file have run: Node strips types in place, so that positions stay. */
 const ran = new Map(sources.map((file) => [file, new Uint8Array(readFileSync(path.join(root, file), 'utf8').length)]))
 
 /** Adds the records of processes that have ended, and deletes them: all together are gigabytes. */

@@ -45,6 +45,21 @@ LATENT = {
     "head_dim": 16,
     "num_key_value_heads": 4,
 }
+# Granite's mixture of Mamba2 and attention without positions.
+MAMBA = {
+    "head_dim": 16,
+    "layer_types": ["mamba", "attention"],
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 32,
+    "mamba_n_groups": 1,
+    "mamba_expand": 2,
+    "shared_intermediate_size": 128,
+    "position_embedding_type": "nope",
+    "residual_multiplier": 0.5,
+    "logits_scaling": 4.0,
+    "tie_word_embeddings": True,
+}
 # Layers of a gated delta rule, of which three precede one of full attention.
 DELTA = {
     "num_hidden_layers": 4,
@@ -343,42 +358,20 @@ FAMILIES = {
     "granite_h": Family(
         "GraniteMoeHybridForCausalLM",
         {
-            "head_dim": 16,
-            "layer_types": ["mamba", "attention"],
-            "mamba_n_heads": 8,
-            "mamba_d_head": 16,
-            "mamba_d_state": 32,
-            "mamba_n_groups": 1,
-            "mamba_expand": 2,
+            **MAMBA,
             "num_local_experts": 0,
             "num_experts_per_tok": 0,
-            "shared_intermediate_size": 128,
-            "position_embedding_type": "nope",
-            "residual_multiplier": 0.5,
-            "logits_scaling": 4.0,
             "embedding_multiplier": 2.0,
             "attention_multiplier": 0.2,
-            "tie_word_embeddings": True,
         },
     ),
     "granite_h_moe": Family(
         "GraniteMoeHybridForCausalLM",
         {
-            "head_dim": 16,
-            "layer_types": ["mamba", "attention"],
-            "mamba_n_heads": 8,
-            "mamba_d_head": 16,
-            "mamba_d_state": 32,
-            "mamba_n_groups": 1,
-            "mamba_expand": 2,
+            **MAMBA,
             "num_local_experts": 4,
             "num_experts_per_tok": 2,
             "intermediate_size": 64,
-            "shared_intermediate_size": 128,
-            "position_embedding_type": "nope",
-            "residual_multiplier": 0.5,
-            "logits_scaling": 4.0,
-            "tie_word_embeddings": True,
         },
     ),
     "nemotron_h": Family(

@@ -413,7 +413,7 @@ class Loop:
             path=str(written.path),
             sha256=written.sha256,
             size_mb=written.size_mb,
-            # Of a run that is stopped; others have reported them.
+            # Only a run that is stopped has some left: before other checkpoints the step is reported.
             losses=self._take_unreported(),
         )
         checkpoint.keep_newest(self.folder, self.spec.checkpoint.keep, self.spec.resume_from)

@@ -26,7 +26,7 @@ function useNames(
 
 const all = { limit: 100 }
 
-/** Of tuned models. Bases and deployments are called by their ids. */
+/** Only tuned models: bases and deployments are called by their ids. */
 export const useModelNames = () =>
   useNames(['models', 'list', all], 'tuning:read', async (options) => tunery.models.list(all, options))
 
