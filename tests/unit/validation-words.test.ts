@@ -14,6 +14,7 @@ const schema = z.strictObject({
   method: z.enum(['lora', 'full']),
   rows: z.array(z.string()).max(2),
   fixed: z.literal('yes'),
+  bias: z.record(z.string().regex(/^\d+$/, 'must be the number of a token'), z.number()),
   own: z.string().refine((text) => text === 'x', 'must be x, as the guide says'),
 })
 const good = {
@@ -26,6 +27,7 @@ const good = {
   method: 'lora',
   rows: [],
   fixed: 'yes',
+  bias: { 1: 1 },
   own: 'x',
 }
 
@@ -49,6 +51,7 @@ test('a validator speaks as people do, and keeps the words that a schema has cho
     [{ rows: 'a' }, "'rows': must be a list."],
     [{ name: undefined }, "'name': is missing."],
     [{ fixed: 'no' }, "'fixed': must be yes."],
+    [{ bias: { a: 1 } }, "'bias.a': the key must be the number of a token."],
     [{ own: 'y' }, "'own': must be x, as the guide says."],
   ] as const)
     assert.equal(says(values), message)

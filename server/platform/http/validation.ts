@@ -104,6 +104,8 @@ function wordsOf(issue: z.core.$ZodIssue): string | undefined {
       const more = issue.values.length > maxListed ? ` or ${issue.values.length - maxListed} others` : ''
       return `must be ${listed.length > 1 ? 'one of ' : ''}${listed.join(', ')}${more}`
     }
+    case 'invalid_key':
+      return `the key ${inWords(issue.issues[0]!)}`
     default:
       return undefined
   }
