@@ -24,6 +24,9 @@ const columnNames = [
 export const Columns = z
   .partialRecord(z.enum(columnNames), z.string().min(1).max(200))
   .refine((columns) => Object.keys(columns).length > 0, { error: 'must name a column' })
+  .refine((columns) => new Set(Object.values(columns)).size === Object.keys(columns).length, {
+    error: 'names a column of the file twice; each column is one thing',
+  })
 export type Columns = z.infer<typeof Columns>
 
 /** A form's field with JSON. */
@@ -33,11 +36,13 @@ const ColumnsField = z
   .transform((text, context): Columns => {
     const result = Columns.safeParse(parsed(text))
     if (result.success) return result.data
+    const [issue] = result.error.issues
     context.addIssue({
       code: 'custom',
       message:
+        (issue?.code === 'custom' && issue.message) ||
         `must be JSON like {"prompt":"Question","completion":"Answer"}: of ${columnNames.join(', ')}, ` +
-        'the name of the column in the file',
+          'the name of the column in the file',
     })
     return z.NEVER
   })

@@ -215,6 +215,8 @@ test('a table whose columns cannot be told is refused at once, with the names th
     ],
     [readCase('own-columns.csv'), { prompt: 'Frage' }, 'file_not_readable', /^'columns' must name a column 'messages'/],
     ['prompt,completion\na,b\n', { question: 'prompt' }, 'invalid_request', /columns.*JSON like/],
+    ['prompt,completion\na,b\n', {}, 'invalid_request', /columns.*must name a column/],
+    ['a,b\nc,d\n', { prompt: 'a', completion: 'a' }, 'invalid_request', /columns.*names a column of the file twice/],
   ]
   for (const [content, columns, code, message] of refused) {
     const { status, body } = await app.upload(content, {
