@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import silu
 
 from trainer.data.layout import Layout
-from trainer.model.attention import attend
+from trainer.model.attention import Rule, attend
 from trainer.model.attention_rows import gather, gather_backward, scatter, scatter_backward
 from trainer.model.fast_lora import LinearGroup, copies_of, is_plain
 from trainer.model.fused_layers import FusedLayer, kernels_for
@@ -212,7 +212,7 @@ class FastLayer:
             return FusedLayer.apply(x, self, layout, cos, sin, *parameters)[None]
         cos, sin = (part[0, :, None, : self.head_size // 2] for part in position_embeddings)
         states = BeforeAttention.apply(x, self, layout, cos, sin, *self.qkv.parameters)
-        attended = attend(states, self.heads, self.key_heads, layout, self.scaling, self.window)
+        attended = attend(states, self.heads, self.key_heads, layout, Rule(self.scaling, self.window))
         after = AfterAttention.apply(
             x, attended, self, layout, *self.out.parameters, *self.gate_up.parameters, *self.down.parameters
         )

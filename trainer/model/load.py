@@ -8,10 +8,11 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from trainer.data.sight import is_vision, sight_of
 from trainer.data.tokenizer import Tokenizer
-from trainer.model import attention, fast_layers, fast_lora, gpu, projector, quantized, served, vision
+from trainer.model import attention, fast_layers, fast_lora, gpu, position_mixers, projector, quantized, served, vision
 from trainer.model.model import Model, base_of
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sha256_of
@@ -85,13 +86,16 @@ def autocast(model: Model, device: torch.device, dtype: torch.dtype) -> Model:
 
 def load_base(spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> Model:
     """The base in the precision of the method."""
-    path, sees = _base_path(spec), is_vision(load_config(spec))
+    path, config = _base_path(spec), load_config(spec)
+    sees = is_vision(config)
+    # Some bases that also read pictures have no class for text alone.
+    wraps = sees or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
     options = {
         "local_files_only": True,
         "trust_remote_code": False,
         "use_safetensors": True,
         # The tower's attention is not causal.
-        "attn_implementation": {"": "sdpa", "text_config": attention.NAME} if sees else attention.NAME,
+        "attn_implementation": {"": "sdpa", "text_config": attention.NAME} if wraps else attention.NAME,
     }
     if spec.method == "qlora":
         skipped = vision.PARTS if sees else ()
@@ -99,14 +103,28 @@ def load_base(spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> Mode
             "quantization_config": quantized.quantization_config(dtype, skipped),
             "device_map": {"": device},
         }
-    kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    kind = AutoModelForImageTextToText if wraps else AutoModelForCausalLM
     loaded: Any = kind.from_pretrained(path, dtype=torch.float32 if spec.method == "full" else dtype, **options)
     base: Model = loaded.to(device)
     base.config.get_text_config().use_cache = False
     if sees:
         vision.freeze(base, spec)
+    elif wraps:
+        _freeze_all_but_text(base)
     gpu.make_deterministic(base, device)
+    quantized.keep_differentiable(base)
+    position_mixers.keep_apart(base)
     return base
+
+
+def _freeze_all_but_text(base: Model) -> None:
+    """Leaves the language model to be trained, of a base whose other parts the trainer does not use."""
+    decoder = cast(torch.nn.Module, base.get_decoder())
+    text = {
+        id(parameter) for part in (decoder, base.get_output_embeddings()) if part for parameter in part.parameters()
+    }
+    for parameter in base.parameters():
+        parameter.requires_grad_(id(parameter) in text)
 
 
 def with_adapter(base: Model, spec: ModelSpec) -> Model:
@@ -127,9 +145,8 @@ def with_adapter(base: Model, spec: ModelSpec) -> Model:
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
-    quantized.keep_differentiable(model)
     model.served = as_served
-    if not fast_layers.install(model):
+    if not (position_mixers.keeps_apart(model) and fast_layers.install(model)):
         fast_lora.install(model)
     return model.train()
 

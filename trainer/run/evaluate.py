@@ -13,6 +13,7 @@ from trainer.data.packing import Limits, Pack, pack, split
 from trainer.data.tokenizer import Tokenizer
 from trainer.model.fast_head import HeadLoss
 from trainer.model.model import Model
+from trainer.model.position_mixers import keeps_apart
 from trainer.model.served import as_served, drafting
 from trainer.model.vision import inputs_of
 
@@ -139,6 +140,9 @@ def _likeliest(
     """For each active sequence, the likeliest token in each place from its start to its end; in the next place if the
     sequence ends before its start.
     """
+    if len(active) > 1 and not keeps_apart(model):
+        pairs = zip(active, starts, strict=True)
+        return [_likeliest(model, sequences, [index], [start], device)[0] for index, start in pairs]
     rows, ids, positions, chosen, offset = [sequences[index] for index in active], [], [], [], 0
     counts = []
     for row, start in zip(rows, starts, strict=True):

@@ -3,6 +3,7 @@
 import math
 import time
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import torch
 from trainer.data.dataset import Prepared, Row
 from trainer.data.packing import Limits, split
 from trainer.data.tokenizer import Tokenizer
-from trainer.model.attention import packable
 from trainer.model.cuda_graphs import CudaGraphs, worth_capturing
 from trainer.model.load import trainable
 from trainer.model.model import Model
+from trainer.model.position_mixers import keeps_apart
 from trainer.model.served import as_served
 from trainer.model.vision import Features
 from trainer.run import checkpoint, evaluate, memory
@@ -41,19 +42,25 @@ REFERENCE_ROWS = 32
 GPU_SHARE = 0.8
 
 
-def limits_of(config: Any, spec: Spec, device: torch.device) -> Limits:
-    """Limits of one pass. A model that cannot share a sequence gets one document at a time. On a GPU, as many tokens as
-    fit into its memory.
-    """
-    documents = None if packable(config.get_text_config()) else 1
+def limits_of(config: Any, spec: Spec, device: torch.device, documents: int | None = None) -> Limits:
+    """Limits of one pass of at most so many documents. On a GPU, as many tokens as fit into its memory."""
+    limits = _limits_of_memory(config, spec, device)
+    text = config.get_text_config()
+    if getattr(text, "attn_temperature_tuning", False):
+        # Llama 4 scales queries by their place in the pass, from this one on.
+        limits = replace(limits, tokens=min(limits.tokens, text.floor_scale - 1))
+    return replace(limits, documents=documents)
+
+
+def _limits_of_memory(config: Any, spec: Spec, device: torch.device) -> Limits:
     if device.type == "cpu":
-        return Limits(documents=documents)
+        return Limits()
     shape, budget = memory.shape_of(config), torch.cuda.get_device_properties(device).total_memory * GPU_SHARE
     for tokens in (32768, 16384, 8192, 4096):
         targets = tokens if memory.head_in_chunks(shape, spec) else Limits.targets
         if memory.predicted_bytes(shape, spec, 2, tokens, targets, device) < budget:
-            return Limits(tokens, targets, documents)
-    return Limits(2048, 2048, documents)
+            return Limits(tokens, targets)
+    return Limits(2048, 2048)
 
 
 def rate_groups(parameters: dict[str, torch.nn.Parameter]) -> list[dict[str, Any]]:
@@ -97,7 +104,7 @@ class Loop:
             weight_decay=training.weight_decay,
             fused=True,
         )
-        self.limits = limits_of(model.config, spec, device)
+        self.limits = limits_of(model.config, spec, device, None if keeps_apart(model) else 1)
         sight = getattr(tokenizer, "sight", None)
         shown = sight if sight and sight.pictures else None
         # Beside the checkpoints, which the service removes when a job fails. Each process has its own: they may be on

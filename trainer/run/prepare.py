@@ -83,5 +83,6 @@ def prepare_run(spec: Spec, folder: Path, protocol: Protocol) -> "tuple[Loop, To
         processes=distributed.world,
         dtype=str(dtype).removeprefix("torch."),
         predicted_memory_mb=round(predicted / 1e6),
+        packed=loop.limits.documents is None,
     )
     return loop, tokenizer, predicted

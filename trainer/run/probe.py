@@ -18,8 +18,8 @@ from trainer.data.content import as_sent, pictures_of
 from trainer.data.dataset import Example, Sequence, shown_of
 from trainer.data.packing import Limits, pack, split
 from trainer.data.pictures import url_of
-from trainer.model.attention import packable
 from trainer.model.model import Model
+from trainer.model.position_mixers import keeps_apart
 from trainer.model.served import as_served
 from trainer.run.evaluate import forward
 from trainer.runtime.errors import JobError
@@ -52,7 +52,7 @@ def log_probabilities(model: Model, examples: list[Example], device: torch.devic
     """
     was_training = model.training
     model.eval()
-    limits = PASS if packable(model.config.get_text_config()) else replace(PASS, documents=1)
+    limits = PASS if keeps_apart(model) else replace(PASS, documents=1)
     row_log_probabilities = []
     with as_served(model):
         for group in split([shortened(example) for example in examples], limits):

@@ -5,7 +5,7 @@ import torch
 
 from trainer.data.layout import layout_of, supports_varlen
 from trainer.model import cuda_graphs
-from trainer.model.attention import Gather, Scatter, attend
+from trainer.model.attention import Gather, Rule, Scatter, attend
 from trainer.run import memory
 from trainer.run.loop import limits_of
 from trainer.run.probe import log_probabilities
@@ -66,7 +66,7 @@ def test_variable_length_attention_equals_padded_attention(shared, window):
 
     def attended(device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         states, layout = tokens.to(device, dtype, copy=True).requires_grad_(), layout_of([shared], lengths, device)
-        out = Gather.apply(attend(Scatter.apply(states, layout), heads, keys, layout, None, window), layout)
+        out = Gather.apply(attend(Scatter.apply(states, layout), heads, keys, layout, Rule(window=window)), layout)
         out.float().square().sum().backward()
         return out.detach().float().cpu(), states.grad.float().cpu()
 

@@ -1,0 +1,84 @@
+"""Packs of every family of models: their losses and gradients are those of their rows alone."""
+
+import pytest
+import torch
+
+from tests.families import packing
+from tests.families.checkpoints import FAMILIES, write
+from trainer.model import position_mixers
+from trainer.model.position_mixers import keeps_apart
+from trainer.run.evaluate import generate_answers
+from trainer.run.loop import limits_of
+
+# A delta rule, a short convolution, Mamba2 with and without experts beside it, sinks, chunks, keys that layers share,
+# and values of another size than keys. The others run in `npm run test:full`.
+QUICK = ("qwen3_5_text", "lfm2", "granite_h", "nemotron_h", "gpt_oss", "llama4", "gemma4_e2b", "deepseek_v3")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """Writes the tiny checkpoint of a family, once."""
+    folder, written = tmp_path_factory.mktemp("families"), set()
+
+    def make(name: str):
+        if name not in written:
+            write(name, folder / name)
+            written.add(name)
+        return folder / name
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.full) for name in FAMILIES]
+)
+def test_rows_of_a_pack_train_as_they_do_alone(checkpoint, name):
+    assert packing.packing_cell(checkpoint(name)) == "yes"
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_rounding_to_half_precision_is_no_leak(checkpoint, name):
+    assert keeps_apart(packing.load(checkpoint(name), torch.bfloat16))
+
+
+def test_llama_4_scales_no_query_by_its_place_in_a_pack(checkpoint):
+    config = packing.load(checkpoint("llama4")).config
+    assert config.attn_temperature_tuning
+    assert limits_of(config, None, packing.CPU).tokens < config.floor_scale
+
+
+def test_a_base_whose_documents_mix_gets_one_row_a_pass(checkpoint, monkeypatch):
+    folder = checkpoint("lfm2")
+    monkeypatch.setattr(position_mixers, "_separate", lambda *_: None)
+    assert packing.packing_cell(folder) == "one row a pass (documents mix)"
+
+
+@pytest.mark.parametrize("name", ["lfm2", "gpt_oss"])
+def test_one_row_a_pass_is_computed_with_the_attention_of_transformers(checkpoint, monkeypatch, name):
+    def fail(_) -> bool:
+        raise TypeError("an argument that nobody knows")
+
+    monkeypatch.setattr(position_mixers.Check, "is_apart", fail)
+    model = packing.load(checkpoint(name))
+    assert not keeps_apart(model)
+    for sequence in packing.rows():
+        loss, _ = packing.packed(model, [sequence])
+        expected, _ = packing.alone(model, [sequence])
+        torch.testing.assert_close(loss, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_answers_that_are_made_together_are_those_made_alone(checkpoint, monkeypatch, apart):
+    from transformers import AutoTokenizer
+
+    folder = checkpoint("qwen3_5_text")
+    if not apart:
+        monkeypatch.setattr(position_mixers.Check, "is_apart", lambda _: False)
+    model, tokenizer = packing.load(folder), AutoTokenizer.from_pretrained(folder)
+    tokenizer.parse_control_tokens = False
+    prompts = [[{"role": "user", "content": text}] for text in ("one", "another one, which is longer", "three")]
+
+    def answers(group):
+        return generate_answers(model, tokenizer, group, 6, 256, packing.CPU)
+
+    assert answers(prompts) == [answers([prompt])[0] for prompt in prompts]
