@@ -120,7 +120,7 @@ test('a million invalid rows list the first hundred and count the rest', async (
   assert.equal(result.errors.length, 100)
 })
 
-test('all example rows of the demo are valid, and no heldOutCheck-out ticket is among them', async () => {
+test('all example rows of the demo are valid, and no held-out ticket is among them', async () => {
   const read = (file: string) => readFileSync(path.join(root, 'examples', file))
   const [train, heldOut] = [read('ticket-triage.jsonl'), read('ticket-triage.heldout.jsonl')]
   assert.equal((await check(train, 65_536)).error_count, 0)

@@ -1,7 +1,15 @@
-// The canonical form of rows: what the check writes of a valid row of any format, and all that the trainer reads
-// (trainer/data/rows.py, docs/decisions/042-canonical-rows.md).
+// From a row as it was uploaded to the canonical form: what the check writes of a valid row of any format, and all that
+// the trainer reads (trainer/data/rows.py, docs/decisions/042-canonical-rows.md).
+import type { Columns } from '../../../contract/datasets.ts'
 import type { Objective } from '../../../contract/hyperparameters.ts'
-import { type CanonicalMessage, messageWarnings, readMessages, readTools, textOf } from './row-message.ts'
+import {
+  type CanonicalMessage,
+  messageWarnings,
+  readMessages,
+  readTools,
+  textOf,
+  withoutNullFields,
+} from './row-message.ts'
 import { isPicture, type PlacedPicture, withoutPictures } from './row-pictures.ts'
 import { isProblem, type Problem } from './row-problem.ts'
 
@@ -15,6 +23,18 @@ export interface UploadedRow {
   row: Fields
   names: Record<string, string>
   fields: Fields
+}
+
+/** A format whose rows are cells: the columns that are read of it, and the values in a row's cells. */
+export interface Table {
+  columns: string[]
+  valuesOf(record: Fields): Fields | Problem
+}
+
+/** How a file is read: `columns`, the uploader's names. */
+export interface ReadOptions {
+  table?: Table
+  columns?: Columns | undefined
 }
 
 /**
@@ -40,7 +60,79 @@ export interface ValidRow {
   warnings: Problem[]
 }
 
-export const isPair = (row: object) => ['chosen', 'rejected', 'preferred_output'].some((field) => field in row)
+/** The columns of a prompt and its answer. */
+export const pairedColumns = [
+  ['prompt', 'completion'],
+  ['instruction', 'output'],
+  ['question', 'answer'],
+] as const
+
+/** The record under the names that are read; with `columns` these alone. */
+export const renamed = (record: Fields, columns: Columns | undefined): Fields =>
+  columns ? Object.fromEntries(Object.entries(columns).map(([name, column]) => [name, record[column]])) : record
+
+const isPair = (row: object) => ['chosen', 'rejected', 'preferred_output'].some((field) => field in row)
+
+/**
+ * Reads a record of any format: nulls are absent, and a prompt with its answer is `prompt` and `completion`, whatever
+ * its columns are called.
+ */
+export function uploadedRow(record: Fields, options: ReadOptions = {}): UploadedRow | Problem {
+  const { table, columns } = options
+  const values = renamed(record, columns)
+  const row = table ? table.valuesOf(values) : withoutNullFields(values)
+  if (Array.isArray(row)) return row as Problem
+  const fields = otherFields(record, row, options)
+  const names: Record<string, string> = { ...columns }
+  const problem = 'messages' in row || 'preferred_output' in row ? undefined : nameAlike(row, values, names)
+  return problem ?? { row, names, fields }
+}
+
+const spokenFields = ['messages', 'tools']
+
+/** The fields beside messages and tools, as the file names them; of a table those that are read. */
+function otherFields(record: Fields, row: Fields, { table, columns }: ReadOptions): Fields {
+  const fields: Fields = {}
+  const readable = columns
+    ? Object.entries(columns)
+    : (table?.columns ?? spokenFields).map((name) => [name, name] as const)
+  const ownName = new Map(readable.map(([name, column]) => [column, name]))
+  for (const [column, value] of Object.entries(record)) {
+    const name = ownName.get(column)
+    if (name !== undefined && spokenFields.includes(name) && name in row) continue
+    if (!table) fields[column] = value
+    else if (name !== undefined && name in row) fields[column] = row[name]
+  }
+  return fields
+}
+
+/** Moves the prompt and the answer to `prompt` and `completion`, with the text of `input` behind the prompt. */
+function nameAlike(row: Fields, record: Fields, names: Record<string, string>): Problem | undefined {
+  const paired = (has: (name: string) => boolean) => pairedColumns.find((pair) => pair.every(has))
+  const named = isPair(row)
+    ? [pairedColumns.map(([prompt]) => prompt).find((name) => name in row)]
+    : (paired((name) => name in row) ?? paired((name) => name in record))
+  for (const [index, name] of (named ?? []).entries()) {
+    const column = index === 0 ? 'prompt' : 'completion'
+    if (name === undefined || name === column) continue
+    if (name in row) row[column] = row[name]
+    delete row[name]
+    names[column] = names[name] ?? name
+  }
+  if (named && named.length === 2 && !('completion' in row)) row.completion = ''
+  for (const name of ['prompt', 'completion', 'chosen', 'rejected', 'system'])
+    if (isText(row[name])) row[name] = String(row[name])
+  if (!isText(row.input)) return undefined
+  const input = String(row.input)
+  delete row.input
+  if (input.trim() === '' || !('prompt' in row)) return undefined
+  if (typeof row.prompt !== 'string')
+    return ['prompt_invalid', ": 'input' is a text beside a prompt of messages. Write it into one of these."]
+  row.prompt = `${row.prompt}\n\n${input}`
+  return undefined
+}
+
+const isText = (value: unknown) => ['string', 'number', 'bigint', 'boolean'].includes(typeof value)
 
 /** What a row can teach, by the fields that it has. */
 function objectivesOf(row: Fields): Objective[] {

@@ -6,13 +6,14 @@ import {
   canonicalLine,
   canonicalOf,
   picturesOf,
+  type ReadOptions,
   recordProblem,
   saidBy,
   type UploadedRow,
+  uploadedRow,
   type ValidRow,
 } from './canonical.ts'
 import { createDuplicateFinder } from './duplicates.ts'
-import { type ReadOptions, uploadedRow } from './reader/columns.ts'
 import { maxListed } from './row-comparison.ts'
 import { createPictureCheck, type PictureCheck, withoutPictures } from './row-pictures.ts'
 import type { Problem } from './row-problem.ts'

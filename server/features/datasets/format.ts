@@ -1,5 +1,5 @@
-// What an uploaded file tells while it is received: its format, from the `format` field, its first bytes and the ending
-// of its name; how many rows it has, and whether it is UTF-8.
+// What an uploaded file tells while it is received, and why it is refused: its format, from the `format` field, its
+// first bytes and the ending of its name; how many rows it has, and whether it is UTF-8.
 import { isUtf8 } from 'node:buffer'
 import type { Columns, DatasetFormat } from '../../../contract/datasets.ts'
 import { ApiError } from '../../../contract/errors.ts'
@@ -149,4 +149,26 @@ function incompleteTail(bytes: Buffer): number {
     return length > back ? back : 0
   }
   return 0
+}
+
+/** Throws for files that are not lines of text. Files with invalid rows are accepted: `validate` reports the rows. */
+export function refuseUnreadable(
+  format: DatasetFormat,
+  size_bytes: number,
+  counted: { rows: number; not_utf8_line?: number },
+  max_rows: number,
+): void {
+  if (size_bytes === 0) throw new ApiError('file_empty', 'The file is empty.')
+  if (format !== 'jsonl') return
+  if (counted.not_utf8_line)
+    throw new ApiError(
+      'file_not_utf8',
+      `The file is not UTF-8 text (first seen in line ${counted.not_utf8_line}). Save it as UTF-8 and upload it again.`,
+      { details: { line: counted.not_utf8_line } },
+    )
+  if (counted.rows === 0) throw new ApiError('file_empty', 'The file has no rows, only blank lines.')
+  if (counted.rows > max_rows)
+    throw new ApiError('file_too_large', `The file has more than ${max_rows} rows, the most this service takes.`, {
+      details: { max_rows },
+    })
 }

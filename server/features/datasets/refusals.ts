@@ -1,5 +1,5 @@
-// Why a dataset, or a file that is to become one, is refused.
-import type { Dataset, DatasetFormat } from '../../../contract/datasets.ts'
+// Why a dataset is refused for what it is to be used for.
+import type { Dataset } from '../../../contract/datasets.ts'
 import { ApiError } from '../../../contract/errors.ts'
 import type { Model } from '../../../contract/hub.ts'
 import type { Objective } from '../../../contract/hyperparameters.ts'
@@ -50,25 +50,3 @@ export const invalidDataset = (dataset: { id: string; rows: number }, check: Che
       `/v1/datasets/${dataset.id}/validate lists them.`,
     { details: { error_count: check.error_count, errors: check.errors.slice(0, 10) } },
   )
-
-/** Throws for files that are not lines of text. Files with invalid rows are accepted: `validate` reports the rows. */
-export function refuseUnreadable(
-  format: DatasetFormat,
-  size_bytes: number,
-  counted: { rows: number; not_utf8_line?: number },
-  max_rows: number,
-): void {
-  if (size_bytes === 0) throw new ApiError('file_empty', 'The file is empty.')
-  if (format !== 'jsonl') return
-  if (counted.not_utf8_line)
-    throw new ApiError(
-      'file_not_utf8',
-      `The file is not UTF-8 text (first seen in line ${counted.not_utf8_line}). Save it as UTF-8 and upload it again.`,
-      { details: { line: counted.not_utf8_line } },
-    )
-  if (counted.rows === 0) throw new ApiError('file_empty', 'The file has no rows, only blank lines.')
-  if (counted.rows > max_rows)
-    throw new ApiError('file_too_large', `The file has more than ${max_rows} rows, the most this service takes.`, {
-      details: { max_rows },
-    })
-}

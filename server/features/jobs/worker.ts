@@ -20,12 +20,11 @@ import {
   retryAfterLoss,
   waitForDiskSpace,
 } from './outcomes.ts'
-import type { CreateRecorder } from './recorder.ts'
+import { type CreateRecorder, recordSlowdown } from './recorder.ts'
 import { Result } from './result.ts'
 import { runsKey } from './run-files.ts'
 import { markRunning, markWaiting, startJob } from './start.ts'
 import * as store from './store.ts'
-import { recordSlowdown } from './trainer-events.ts'
 import type { WatchTurn } from './turns.ts'
 
 export interface JobWorker {

@@ -4,7 +4,8 @@ import { copyFile, mkdir, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { z } from 'zod'
 import { newId } from '../../../lib/ids.ts'
-import { hashTree, moveTree, storeStream, syncPath, syncTree } from '../../platform/storage/durable-files.ts'
+import { hashTree, moveTree, syncPath, syncTree } from '../../platform/storage/durable-files.ts'
+import { storeStream } from '../../platform/storage/incoming-files.ts'
 import type { Projector } from '../hub/index.ts'
 
 /** The files that a program leaves for a model. */

@@ -1,14 +1,11 @@
 // Durable files: once a database row names a file, it must survive a power cut. So write to a temporary name, sync it,
 // rename it and sync the folder.
 import { createHash, randomUUID } from 'node:crypto'
-import { createReadStream, createWriteStream } from 'node:fs'
-import { cp, mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises'
+import { createReadStream } from 'node:fs'
+import { cp, open, readdir, rename, rm, stat } from 'node:fs/promises'
 import path from 'node:path'
-import { Transform } from 'node:stream'
-import { pipeline } from 'node:stream/promises'
 import { ApiError } from '../../../contract/errors.ts'
 import { databaseAway } from '../db/dialect.ts'
-import type { DiskClaim } from './free-disk.ts'
 
 export interface StoredFile {
   size_bytes: number
@@ -68,46 +65,6 @@ export async function hashTree(
   const hash = createHash('sha256')
   for (const { sha256, path } of files) hash.update(`${sha256}  ${path}\n`)
   return { sha256: hash.digest('hex'), files }
-}
-
-/**
- * Streams `source` durably to `file`, and counts what comes in `claim`. `onChunk` gets each chunk and may throw. A
- * failure leaves nothing behind.
- */
-export async function storeStream(
-  source: NodeJS.ReadableStream,
-  file: string,
-  onChunk: (chunk: Buffer) => void = () => {},
-  claim?: DiskClaim,
-): Promise<StoredFile> {
-  await mkdir(path.dirname(file), { recursive: true })
-  const part = `${file}.part`
-  const hash = createHash('sha256')
-  let size_bytes = 0
-  const meter = new Transform({
-    transform(chunk: Buffer, _encoding, done) {
-      try {
-        size_bytes += chunk.length
-        hash.update(chunk)
-        onChunk(chunk)
-        const checking = claim?.count(chunk.length)
-        if (checking !== undefined) checking.then(() => done(null, chunk), done)
-        else done(null, chunk)
-      } catch (error) {
-        done(error as Error)
-      }
-    },
-  })
-  try {
-    await pipeline(source, meter, createWriteStream(part, { mode: 0o600 }))
-    await syncPath(part)
-    await rename(part, file)
-    await syncPath(path.dirname(file))
-  } catch (error) {
-    await rm(part, { force: true })
-    throw error
-  }
-  return { size_bytes, sha256: hash.digest('hex') }
 }
 
 /** Syncs a file or folder to disk. Returns its size in bytes. */

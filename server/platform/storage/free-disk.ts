@@ -4,34 +4,8 @@ import { stat, statfs } from 'node:fs/promises'
 import { ApiError } from '../../../contract/errors.ts'
 import { runPeriodically } from '../../../lib/periodic.ts'
 
-/** Space on a disk that is kept for a file while it comes. */
-export interface DiskClaim {
-  /** Bytes that are kept and have not come yet. */
-  left(): number
-  /**
-   * Counts bytes that are about to be written. Beyond what was claimed it claims more, in steps. Throws storage_full.
-   */
-  count(bytes: number): Promise<void> | undefined
-  /** Bytes that were counted are not on the disk after all. */
-  giveBack(bytes: number): void
-  /** Keeps at most these. */
-  shrinkTo(bytes: number): void
-  release(): void
-}
-
-/** The account whose upload it is. */
-export interface Uploader {
-  id: string
-  /** Throws if its uploads in progress, with this many bytes together, are more than it may store. */
-  admit(bytes: number): Promise<void>
-}
-
-/** Bytes that are claimed and not written yet, by device: of this process. */
-const claimed = new Map<number, number>()
-/** Bytes of uploads in progress, claimed or written, by account: of this process. */
-const underWay = new Map<string, number>()
-/** More is claimed, and what is free is looked at again, in steps of this size: other programs write too. */
-const step_bytes = 8e6
+/** Bytes that are claimed and not written yet, by device: of this process (incoming-files.ts). */
+export const claimed = new Map<number, number>()
 
 const bytesFree = async (folder: string) => {
   const { bavail, bsize } = await statfs(folder)
@@ -39,7 +13,7 @@ const bytesFree = async (folder: string) => {
 }
 
 /** Bytes of the disk of `folder` that may be claimed, and its device. */
-async function claimable(folder: string, min_free_mb: number): Promise<{ device: number; bytes: number }> {
+export async function claimable(folder: string, min_free_mb: number): Promise<{ device: number; bytes: number }> {
   const { dev: device } = await stat(folder)
   // What was written while the disk was asked is in neither figure: the larger claim is on the safe side.
   const before = claimed.get(device) ?? 0
@@ -47,7 +21,7 @@ async function claimable(folder: string, min_free_mb: number): Promise<{ device:
   return { device, bytes: free - min_free_mb * 1e6 - Math.max(before, claimed.get(device) ?? 0) }
 }
 
-const storageFull = (left_bytes: number, min_free_mb: number) => {
+export const storageFull = (left_bytes: number, min_free_mb: number) => {
   const free_mb = Math.floor(left_bytes / 1e6) + min_free_mb
   return new ApiError(
     'storage_full',
@@ -56,14 +30,6 @@ const storageFull = (left_bytes: number, min_free_mb: number) => {
     { details: { free_mb, min_free_mb } },
   )
 }
-
-/** Several uploads of an account together leave others as much room as they take; one may take all that is free. */
-const shareFull = (free_bytes: number, all: number) =>
-  new ApiError(
-    'storage_full',
-    `The uploads of this account in progress take ${Math.ceil(all / 1e6)} MB; together they may take half of the ` +
-      `${Math.floor((free_bytes + all) / 1e6)} MB that are free. Send the files one after the other.`,
-  )
 
 /** Throws storage_full while less than `min_free_mb` is free on the disk of `folder`, or is claimed by uploads. */
 export async function requireFreeDisk(folder: string, min_free_mb: number): Promise<void> {
@@ -111,78 +77,3 @@ export async function writeWhileFree<T>(
 
 /** Bytes that uploads may still claim on the disk of `folder`. */
 export const freeToClaim = async (folder: string, min_free_mb: number) => (await claimable(folder, min_free_mb)).bytes
-
-/**
- * Keeps space on the disk of `folder` for `bytes` that are announced; 0 if nobody knows. Throws storage_full, also if
- * other uploads of the `uploader` leave it no more, and what its `admit` throws.
- */
-export async function claimDisk(
-  folder: string,
-  min_free_mb: number,
-  bytes: number,
-  uploader?: Uploader,
-): Promise<DiskClaim> {
-  let left = 0
-  /** Claimed and written. */
-  let total = 0
-  let unchecked = 0
-  let released = false
-  let device = 0
-  const change = (by: number) => {
-    left += by
-    claimed.set(device, (claimed.get(device) ?? 0) + by)
-  }
-  /** Counts bytes of the uploader's that are in progress. Returns those of all its uploads. */
-  function grow(by: number): number {
-    if (!uploader) return 0
-    total += by
-    const all = (underWay.get(uploader.id) ?? 0) + by
-    if (all > 0) underWay.set(uploader.id, all)
-    else underWay.delete(uploader.id)
-    return all
-  }
-  async function claim(more: number): Promise<void> {
-    const found = await claimable(folder, min_free_mb)
-    if (found.bytes < more) throw storageFull(found.bytes, min_free_mb)
-    device = found.device
-    if (released) return
-    const before = grow(0)
-    const isAlone = before === total
-    if (!isAlone && more > (found.bytes - before) / 2) throw shareFull(found.bytes, before)
-    change(more)
-    const all = grow(more)
-    await uploader?.admit(all).catch((error) => {
-      if (!released) {
-        change(-more)
-        grow(-more)
-      }
-      throw error
-    })
-  }
-  await claim(bytes)
-  return {
-    left: () => left,
-    count(bytes) {
-      if (released) return undefined
-      const missing = Math.max(0, bytes - left)
-      change(-Math.min(bytes, left))
-      unchecked += bytes
-      if (missing === 0 && unchecked < step_bytes) return undefined
-      unchecked = 0
-      return claim(missing === 0 ? 0 : missing + step_bytes).then(() => change(-Math.min(missing, left)))
-    },
-    giveBack(bytes) {
-      if (!released) change(bytes)
-    },
-    shrinkTo(bytes) {
-      const by = Math.min(left, bytes) - left
-      change(by)
-      grow(by)
-    },
-    release() {
-      change(-left)
-      grow(-total)
-      released = true
-    },
-  }
-}

@@ -7,7 +7,7 @@ import type { StorageReport } from '../../../contract/usage.ts'
 import { createTtlCache } from '../../../lib/ttl-cache.ts'
 import { fromJson } from '../db/json.ts'
 import type { Db, Queryable } from '../db/open.ts'
-import type { Uploader } from './free-disk.ts'
+import type { Uploader } from './incoming-files.ts'
 
 type StoredKind = StorageReport['items'][number]['kind']
 interface Stored {

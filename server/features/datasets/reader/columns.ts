@@ -1,8 +1,6 @@
-// The fields of a row in every format, under the names that the check reads: nulls are absent, cells of tables are
-// values, and a prompt with its answer is `prompt` and `completion` whatever its columns are called.
+// The rows of tables: the columns that are read, and the values in their cells.
 import type { Columns } from '../../../../contract/datasets.ts'
-import { isPair, type UploadedRow } from '../canonical.ts'
-import { withoutNullFields } from '../row-message.ts'
+import { pairedColumns, renamed, type Table, type UploadedRow, uploadedRow } from '../canonical.ts'
 import type { Problem } from '../row-problem.ts'
 import { pictureColumns, placePictures } from './picture-columns.ts'
 
@@ -26,19 +24,10 @@ export const knownColumns = [
 
 type Fields = Record<string, unknown>
 
-/** How a file is read: `cells` for tables, whose values may be JSON in text; `columns`, the uploader's names. */
-export interface ReadOptions {
-  cells?: boolean
-  columns?: Columns | undefined
-}
+/** How the rows of a table are read: values may be JSON in text, and columns of other names are ignored. */
+const table: Table = { columns: knownColumns, valuesOf }
 
 export type ToRow = (record: Fields) => UploadedRow | Problem
-
-const pairedColumns = [
-  ['prompt', 'completion'],
-  ['instruction', 'output'],
-  ['question', 'answer'],
-] as const
 
 /**
  * The conversion of a table's rows; undefined for an unsupported layout. Pictures are placed in its messages, and not
@@ -50,7 +39,7 @@ export function rowMaker(names: string[], columns?: Columns): ToRow | undefined 
     (has('chosen') && has('rejected')) || has('messages') || pairedColumns.some((pair) => pair.every(has))
   if (!supported) return undefined
   return (record) => {
-    const uploaded = uploadedRow(record, { cells: true, columns })
+    const uploaded = uploadedRow(record, { table, columns })
     if (Array.isArray(uploaded) || !pictureColumns.some((name) => name in renamed(record, columns))) return uploaded
     const row = placePictures(uploaded.row, renamed(record, columns))
     return Array.isArray(row) ? row : { ...uploaded, row }
@@ -92,64 +81,6 @@ export const listed = (names: string[]) =>
     .slice(0, 20)
     .map((name) => `'${name.slice(0, 40)}'`)
     .join(', ')
-
-/** The record under the names that are read; with `columns` these alone. */
-const renamed = (record: Fields, columns: Columns | undefined): Fields =>
-  columns ? Object.fromEntries(Object.entries(columns).map(([name, column]) => [name, record[column]])) : record
-
-/** Reads a record of any format. Its messages are looked at later (canonical.ts). */
-export function uploadedRow(record: Fields, options: ReadOptions = {}): UploadedRow | Problem {
-  const { cells, columns } = options
-  const values = renamed(record, columns)
-  const row = cells ? valuesOf(values) : withoutNullFields(values)
-  if (Array.isArray(row)) return row as Problem
-  const fields = otherFields(record, row, options)
-  const names: Record<string, string> = { ...columns }
-  const problem = 'messages' in row || 'preferred_output' in row ? undefined : nameAlike(row, values, names)
-  return problem ?? { row, names, fields }
-}
-
-/** The fields beside messages and tools, as the file names them; of a table those that are read. */
-function otherFields(record: Fields, row: Fields, { cells, columns }: ReadOptions): Fields {
-  const fields: Fields = {}
-  const readable = columns ? Object.entries(columns) : knownColumns.map((name) => [name, name] as const)
-  const ownName = new Map(readable.map(([name, column]) => [column, name]))
-  for (const [column, value] of Object.entries(record)) {
-    const name = ownName.get(column)
-    if (name !== undefined && ['messages', 'tools'].includes(name) && name in row) continue
-    if (!cells) fields[column] = value
-    else if (name !== undefined && name in row) fields[column] = row[name]
-  }
-  return fields
-}
-
-/** Moves the prompt and the answer to `prompt` and `completion`, with the text of `input` behind the prompt. */
-function nameAlike(row: Fields, record: Fields, names: Record<string, string>): Problem | undefined {
-  const paired = (has: (name: string) => boolean) => pairedColumns.find((pair) => pair.every(has))
-  const named = isPair(row)
-    ? [pairedColumns.map(([prompt]) => prompt).find((name) => name in row)]
-    : (paired((name) => name in row) ?? paired((name) => name in record))
-  for (const [index, name] of (named ?? []).entries()) {
-    const column = index === 0 ? 'prompt' : 'completion'
-    if (name === undefined || name === column) continue
-    if (name in row) row[column] = row[name]
-    delete row[name]
-    names[column] = names[name] ?? name
-  }
-  if (named && named.length === 2 && !('completion' in row)) row.completion = ''
-  for (const name of ['prompt', 'completion', 'chosen', 'rejected', 'system'])
-    if (isText(row[name])) row[name] = String(row[name])
-  if (!isText(row.input)) return undefined
-  const input = String(row.input)
-  delete row.input
-  if (input.trim() === '' || !('prompt' in row)) return undefined
-  if (typeof row.prompt !== 'string')
-    return ['prompt_invalid', ": 'input' is a text beside a prompt of messages. Write it into one of these."]
-  row.prompt = `${row.prompt}\n\n${input}`
-  return undefined
-}
-
-const isText = (value: unknown) => ['string', 'number', 'bigint', 'boolean'].includes(typeof value)
 
 /** The cells of a table's row as values; empty and null ones are absent. */
 function valuesOf(record: Fields): Fields | Problem {
