@@ -87,6 +87,7 @@ export function createGradingThread(): GradingThread {
     }, check_ms)
     const interrupt = () => reply.reject(new Interrupted())
     bounds?.signal?.addEventListener('abort', interrupt)
+    let least_ms = 0
     const onError = (error: Error) =>
       reply.reject(new GraderTooSlow(`takes too much memory or fails: ${error.message}`))
     thread.once('message', reply.resolve).once('error', onError)
@@ -96,6 +97,8 @@ export function createGradingThread(): GradingThread {
       if ('score' in result) return result.score
       throw new GraderError(result.expected ? result.error : `It cannot grade this: ${result.error}`)
     } catch (error) {
+      // It may have been ended by the clock, with CPU time left that others would have to wait for as long.
+      if (error instanceof GraderTooSlow) least_ms = allowed_ms
       if (error instanceof GraderTooSlow || error instanceof Interrupted) {
         worker = undefined
         void thread.terminate()
@@ -103,7 +106,7 @@ export function createGradingThread(): GradingThread {
       throw error
     } finally {
       clearInterval(timer)
-      if (bounds) bounds.left_ms -= spent_ms()
+      if (bounds) bounds.left_ms -= Math.max(least_ms, spent_ms())
       bounds?.signal?.removeEventListener('abort', interrupt)
       thread.off('message', reply.resolve).off('error', onError)
     }
