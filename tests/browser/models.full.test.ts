@@ -41,7 +41,8 @@ test('base models are searched, filtered and sorted, and each has a page with wh
   await page.getByText('No base models match').waitFor()
   await page.getByRole('searchbox', { name: 'Search base models' }).fill('')
   await page.getByRole('searchbox', { name: 'Search base models' }).pressSequentially(tiny)
-  await page.waitForURL(/q=/)
+  // Once typing pauses; until then it has the search before.
+  await page.waitForURL(({ searchParams }) => searchParams.get('q') === tiny)
   await page.reload()
   await bases.getByRole('link', { name: new RegExp(tiny) }).click()
   await page.getByRole('heading', { level: 1, name: tiny }).waitFor()

@@ -195,7 +195,7 @@ test('so they do in what opens above a page, and in what is asked and answered',
 
   await page.goto('/settings/audit')
   await page.getByRole('button', { name: 'invitation.created' }).click()
-  await page.getByRole('dialog').getByText('guest').waitFor()
+  await page.getByRole('dialog').getByText('guest').first().waitFor()
   await stays('the audit log')
 
   await page.goto('/evaluations')
