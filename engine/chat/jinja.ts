@@ -1,0 +1,223 @@
+// Jinja as Python renders it. Hugging Face's interpreter writes `true` for `True`, nothing for `None` and JSON for
+// lists, and its lists have no methods; models were trained on what Python renders. The package exports no way to
+// change that, so its classes are changed where this file is loaded.
+import { Environment, Interpreter, Template } from '@huggingface/jinja'
+
+/** A value of the interpreter, which does not export its classes. */
+interface Value {
+  type: string
+  value: unknown
+}
+interface Statement {
+  type: string
+}
+interface Filter extends Statement {
+  value?: string
+  callee?: { value?: string }
+}
+interface Member extends Statement {
+  computed: boolean
+  object: Statement
+  property: Statement
+}
+interface Literal extends Statement {
+  value: Map<Statement, Statement>
+}
+/** A value in the place of what was to be evaluated. */
+interface Evaluated extends Statement {
+  evaluated: Value
+}
+interface Binary extends Statement {
+  operator: { value: string }
+  left: Statement
+  right: Statement
+}
+/** The interpreter's methods by which values become text. */
+interface Internals {
+  evaluate(statement: Statement, scope: unknown): Value
+  evaluateBlock(statements: Statement[], scope: unknown): Value
+  evaluateBinaryExpression(node: Binary, scope: unknown): Value
+  evaluateMemberExpression(node: Member, scope: unknown): Value
+  applyFilter(operand: Value, filter: Filter, scope: unknown): Value
+}
+type Class = new (value: unknown) => Value
+
+const convert = (value: unknown) => new Environment().set('value', value) as unknown as Value
+const classOf = (value: unknown) => convert(value).constructor as Class
+const StringValue = classOf('')
+const FunctionValue = classOf(() => null)
+const NullValue = classOf(null)
+const IntegerValue = classOf(0)
+const ListValue = classOf([])
+const ObjectValue = classOf({})
+const dictionaryMethods = new Set(['get', 'items', 'keys', 'values'])
+
+/** Statements that write nothing by themselves; all others are expressions. */
+const silent = new Set([
+  'Set',
+  'Macro',
+  'Comment',
+  'If',
+  'For',
+  'CallStatement',
+  'FilterStatement',
+  'Break',
+  'Continue',
+])
+
+const internals = Interpreter.prototype as unknown as Internals
+const { applyFilter, evaluate, evaluateBinaryExpression, evaluateMemberExpression } = internals
+
+/** Dictionaries whose keys are numbers, which the package refuses. */
+const numbered = new WeakMap<Value, Map<number, Value>>()
+
+internals.evaluate = function (this: Internals, statement, scope) {
+  if (statement?.type === 'Evaluated') return (statement as Evaluated).evaluated
+  if (statement?.type !== 'ObjectLiteral') return evaluate.call(this, statement, scope)
+  const entries = [...(statement as Literal).value]
+  if (entries.length === 0 || entries.some(([key]) => key.type !== 'IntegerLiteral'))
+    return evaluate.call(this, statement, scope)
+  const items = entries.map(([key, item]) => [this.evaluate(key, scope), this.evaluate(item, scope)] as const)
+  const pairs = () => new ListValue(items.map((pair) => new ListValue([...pair])))
+  const sorted = () =>
+    new ListValue(
+      items.toSorted(([a], [b]) => (a.value as number) - (b.value as number)).map((pair) => new ListValue([...pair])),
+    )
+  const value = convert({})
+  numbered.set(value, new Map(items.map(([key, item]) => [key.value as number, item])))
+  const builtins = new Map([
+    ['items', new FunctionValue(pairs)],
+    ['dictsort', new FunctionValue(sorted)],
+  ])
+  Object.defineProperty(value, 'builtins', { value: builtins })
+  return value
+}
+
+internals.evaluateMemberExpression = function (this: Internals, node, scope) {
+  if (node.property.type === 'SliceExpression') return evaluateMemberExpression.call(this, node, scope)
+  const evaluated = this.evaluate(node.object, scope)
+  if (!node.computed) {
+    // After a dot, a dictionary's method comes before a key of its name.
+    const name = (node.property as Statement & { value?: unknown }).value
+    const isMethod = evaluated instanceof ObjectValue && typeof name === 'string' && dictionaryMethods.has(name)
+    if (isMethod) return (evaluated as Value & { builtins: Map<string, Value> }).builtins.get(name)!
+  }
+  const byNumber = numbered.get(evaluated)
+  if (byNumber && node.computed)
+    return byNumber.get(this.evaluate(node.property, scope).value as number) ?? convert(undefined)
+  const object: Evaluated = { type: 'Evaluated', evaluated }
+  return evaluateMemberExpression.call(this, { ...node, object }, scope)
+}
+
+internals.evaluateBlock = function (this: Internals, statements, scope) {
+  let text = ''
+  for (const statement of statements) {
+    const value = this.evaluate(statement, scope)
+    if (!silent.has(statement.type) || value.type === 'StringValue') text += textOf(value)
+  }
+  return new StringValue(text)
+}
+
+internals.evaluateBinaryExpression = function (this: Internals, node, scope) {
+  if (node.operator.value !== '~') return evaluateBinaryExpression.call(this, node, scope)
+  return new StringValue(textOf(this.evaluate(node.left, scope)) + textOf(this.evaluate(node.right, scope)))
+}
+
+internals.applyFilter = function (this: Internals, operand, filter, scope) {
+  const name = filter.type === 'Identifier' ? filter.value : filter.callee?.value
+  if (name === 'string') return new StringValue(textOf(operand))
+  if (operand instanceof ListValue) {
+    const items = operand.value as Value[]
+    if (name === 'join') {
+      const texts = new ListValue(items.map((item) => new StringValue(textOf(item))))
+      return applyFilter.call(this, texts, filter, scope)
+    }
+    if ((name === 'min' || name === 'max') && filter.type === 'Identifier' && items.length > 0)
+      return items.reduce((best, item) => {
+        const less = (item.value as number) < (best.value as number)
+        return less === (name === 'min') ? item : best
+      })
+  }
+  return applyFilter.call(this, operand, filter, scope)
+}
+
+const listMethods: Record<string, (list: Value[], args: Value[]) => Value | undefined> = {
+  append: (list, [item]) => void list.push(item!),
+  extend: (list, [items]) => void list.push(...(items!.value as Value[])),
+  insert: (list, [at, item]) => void list.splice(at!.value as number, 0, item!),
+  pop: (list, [at]) => list.splice(at ? (at.value as number) : -1, 1)[0],
+}
+Object.defineProperty(ListValue.prototype, 'builtins', {
+  configurable: true,
+  get(this: Value) {
+    const list = this.value as Value[]
+    const methods = Object.entries(listMethods).map(([name, method]): [string, Value] => [
+      name,
+      new FunctionValue((args: Value[]) => method(list, args) ?? new NullValue(null)),
+    ])
+    return new Map<string, Value>([['length', new IntegerValue(list.length)], ...methods])
+  },
+})
+
+const textMethods = Object.getOwnPropertyDescriptor(StringValue.prototype, 'builtins')!.get!
+Object.defineProperty(StringValue.prototype, 'builtins', {
+  configurable: true,
+  get(this: Value) {
+    const methods = textMethods.call(this) as Map<string, Value>
+    if (!methods.has('format'))
+      methods.set(
+        'format',
+        new FunctionValue((args: Value[]) => {
+          let index = 0
+          return new StringValue((this.value as string).replace(/\{(\d*)\}/g, (_, at) => textOf(args[at || index++]!)))
+        }),
+      )
+    return methods
+  },
+})
+
+/** `str(value)` of Python. */
+function textOf(value: Value): string {
+  if (value.type === 'UndefinedValue') return ''
+  return value.type === 'StringValue' ? (value.value as string) : literalOf(value)
+}
+
+/** `repr(value)` of Python. */
+function literalOf(value: Value): string {
+  switch (value.type) {
+    case 'StringValue':
+      return pythonString(value.value as string)
+    case 'BooleanValue':
+      return value.value ? 'True' : 'False'
+    case 'NullValue':
+      return 'None'
+    case 'FloatValue':
+      return String(value).replace(/e([+-])(\d)$/, 'e$10$2')
+    case 'ArrayValue':
+      return `[${(value.value as Value[]).map(literalOf).join(', ')}]`
+    case 'TupleValue':
+      return `(${(value.value as Value[]).map(literalOf).join(', ')})`
+    case 'ObjectValue': {
+      const entries = [...(value.value as Map<string, Value>)]
+      return `{${entries.map(([key, item]) => `${pythonString(key)}: ${literalOf(item)}`).join(', ')}}`
+    }
+    default:
+      return String(value)
+  }
+}
+
+/** `repr(text)` of Python. */
+export function pythonString(text: string): string {
+  const quote = text.includes("'") && !text.includes('"') ? '"' : "'"
+  const named: Record<string, string> = { '\\': '\\\\', '\n': '\\n', '\r': '\\r', '\t': '\\t', [quote]: `\\${quote}` }
+  const written = text.replace(/['"\\]|(?! )[\p{C}\p{Z}]/gu, (char) => {
+    if (char in named) return named[char]!
+    if (char === "'" || char === '"') return char
+    const code = char.codePointAt(0)!
+    const [letter, digits] = code > 0xffff ? ['U', 8] : code > 0xff ? ['u', 4] : ['x', 2]
+    return `\\${letter}${code.toString(16).padStart(digits as number, '0')}`
+  })
+  return quote + written + quote
+}
+
+export { Template }
