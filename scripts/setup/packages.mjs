@@ -74,23 +74,26 @@ export async function engine(options) {
 
 export async function converters(options) {
   const pin = pins.converters
+  const parts = [
+    'convert_hf_to_gguf.py',
+    'conversion',
+    'gguf-py',
+    'include',
+    'ggml/include',
+    // Chat templates of published models, for tests.
+    'models/templates',
+    'LICENSE',
+  ]
   return step(
     'converters',
     `the engine's converters (${pin.size_mb} MB)`,
-    pin,
+    [pin, parts],
     [local('llama/source/convert_hf_to_gguf.py')],
     options,
     async () => {
       await unpack(pin, async (folder) => {
         const fresh = path.join(folder, 'source')
-        await converterSources(folder, fresh, [
-          'convert_hf_to_gguf.py',
-          'conversion',
-          'gguf-py',
-          'include',
-          'ggml/include',
-          'LICENSE',
-        ])
+        await converterSources(folder, fresh, parts)
         rmSync(local('llama/source'), { recursive: true, force: true })
         renameSync(fresh, local('llama/source'))
       })
