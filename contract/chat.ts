@@ -41,6 +41,8 @@ export const ChatMessage = z.discriminatedUnion(
         content: Content.nullish(),
         tool_calls: list(ToolCall, { max: 128 }).nullish(),
         reasoning_content: z.string().nullish(),
+        reasoning: z.string().nullish().describe('As `reasoning_content`.'),
+        thinking: z.string().nullish().describe('As `reasoning_content`.'),
       })
       .refine((message) => message.content != null || (message.tool_calls?.length ?? 0) > 0, {
         path: ['content'],

@@ -1,8 +1,11 @@
 // Grammar of an answer: JSON, tool calls, or either, after optional reasoning. The types are those of XGrammar's
 // structural tag format.
+
+import { type CallShape, triggerOf } from '../grammar/call-shape.ts'
 import type { GrammarSpec } from '../grammar/session.ts'
+import type { Thoughts } from './learn-thoughts.ts'
 import type { ToolPlan } from './tool-choice.ts'
-import type { CallSyntax } from './tool-formats.ts'
+import { type CallSyntax, callsMax, type ToolFormat } from './tool-formats.ts'
 
 type Schema = Record<string, unknown>
 interface Tag {
@@ -15,13 +18,14 @@ type Format =
   | { type: 'const_string'; value: string }
   | { type: 'json_schema'; json_schema: Schema }
   | { type: 'any_text' }
+  | { type: 'calls'; shape: CallShape; tools: ToolPlan['callable']; calls_max: number | null; is_triggered: boolean }
   | { type: 'regex'; pattern: string }
   | { type: 'sequence' | 'or'; elements: Format[] }
   | { type: 'triggered_tags'; triggers: string[]; tags: Tag[]; at_least_one: boolean; stop_after_first: boolean }
   | { type: 'tags_with_separator'; tags: Tag[]; separator: string; at_least_one: boolean; stop_after_first: boolean }
   | Tag
 
-/** `optional`: the answer may begin with reasoning. `started`: the prompt already ends in an open <think>. */
+/** `optional`: the answer may begin with reasoning. `started`: the prompt already ends in open thoughts. */
 export type Thinking = 'never' | 'optional' | 'started'
 export type JsonFormat = { kind: 'json_object' } | { kind: 'json_schema'; schema: Schema }
 
@@ -29,22 +33,86 @@ export type JsonFormat = { kind: 'json_object' } | { kind: 'json_schema'; schema
 export function answerGrammar(
   json: JsonFormat | null,
   plan: ToolPlan | null,
-  syntax: CallSyntax,
+  format: ToolFormat,
   thinking: Thinking,
+  thoughts: Thoughts | null,
 ): GrammarSpec | null {
   if (!plan && !json) return null
-  if (!plan && thinking === 'never') return json
+  const answer = thoughts?.answer.open ?? ''
+  if (!plan && thinking === 'never' && answer === '') return json
+  const tag = withThoughts(body(json, plan, format, thinking, thoughts), thinking, thoughts)
+  return { kind: 'structural_tag', tag: { type: 'structural_tag', format: tag } }
+}
+
+function body(
+  json: JsonFormat | null,
+  plan: ToolPlan | null,
+  format: ToolFormat,
+  thinking: Thinking,
+  thoughts: Thoughts | null,
+): Format {
+  if (!plan) return wrapped(jsonValue(json!), thoughts)
+  const { syntax, shape } = format
+  if (plan.required) return shape ? shapedCalls(plan, shape) : calls(plan, syntax)
+  if (json)
+    return shape
+      ? { type: 'or', elements: [wrapped(jsonValue(json), thoughts), shapedCalls(plan, shape)] }
+      : jsonOrCalls(json, plan, syntax)
+  return shape
+    ? textOrShapedCalls(plan, shape, format.ambiguous_start, thinking, thoughts)
+    : textOrCalls(plan, syntax, thinking)
+}
+
+/** An answer with what the model writes before and after it. */
+function wrapped(answer: Format, thoughts: Thoughts | null): Format {
+  const { open, close } = thoughts?.answer ?? { open: '', close: '' }
+  return open === '' ? answer : { type: 'tag', begin: open, content: answer, end: close }
+}
+
+function shapedCalls(plan: ToolPlan, shape: CallShape): Format {
   return {
-    kind: 'structural_tag',
-    tag: { type: 'structural_tag', format: withThoughts(body(json, plan, syntax, thinking), thinking) },
+    type: 'calls',
+    shape,
+    tools: plan.callable,
+    calls_max: plan.calls_max === callsMax ? null : plan.calls_max,
+    is_triggered: false,
   }
 }
 
-function body(json: JsonFormat | null, plan: ToolPlan | null, syntax: CallSyntax, thinking: Thinking): Format {
-  if (!plan) return jsonValue(json!)
-  if (plan.required) return calls(plan, syntax)
-  return json ? jsonOrCalls(json, plan, syntax) : textOrCalls(plan, syntax, thinking)
+function textOrShapedCalls(
+  plan: ToolPlan,
+  shape: CallShape,
+  ambiguousStart: string | null,
+  thinking: Thinking,
+  thoughts: Thoughts | null,
+): Format {
+  const answer = thoughts?.answer.open ?? ''
+  if (ambiguousStart !== null) {
+    // Calls only begin an answer: other text must begin otherwise, or with the text that begins answers.
+    if (answer !== '')
+      return {
+        type: 'or',
+        elements: [
+          shapedCalls(plan, shape),
+          { type: 'sequence', elements: [{ type: 'const_string', value: answer }, anyText] },
+        ],
+      }
+    const excluded = [ambiguousStart, ...(thinking === 'optional' && thoughts ? [thoughts.open[0]!] : [])]
+    const pattern = `([^ \\n\\t\\r${excluded.map((char) => `\\${char}`).join('')}][^\\x00]*)?`
+    return { type: 'or', elements: [shapedCalls(plan, shape), { type: 'regex', pattern }] }
+  }
+  const trigger = triggerOf(shape)
+  const content: Format = { ...(shapedCalls(plan, shape) as Format & { type: 'calls' }), is_triggered: true }
+  return {
+    type: 'triggered_tags',
+    triggers: [trigger],
+    tags: [{ type: 'tag', begin: trigger, content, end: '' }],
+    at_least_one: false,
+    stop_after_first: true,
+  }
 }
+
+const anyText: Format = { type: 'regex', pattern: '[^\\x00]*' }
 
 function calls(plan: ToolPlan, syntax: CallSyntax): Format {
   const tags = plan.callable.map(({ name, schema }) => callTag(name, schema, syntax))
@@ -89,20 +157,21 @@ function jsonOrCalls(json: JsonFormat, plan: ToolPlan, syntax: CallSyntax): Form
   return { type: 'or', elements: [valueFormat, callsFormat] }
 }
 
-function withThoughts(answer: Format, thinking: Thinking): Format {
-  if (thinking === 'never') return answer
+function withThoughts(answer: Format, thinking: Thinking, learned: Thoughts | null): Format {
+  if (thinking === 'never' || !learned) return answer
+  const { open, close, gap } = learned
   // Models write an empty line after </think>. Free text allows it anyway; other formats must require it.
-  const gap: Format[] = answer.type === 'triggered_tags' ? [] : [{ type: 'const_string', value: '\n\n' }]
+  const gaps: Format[] = answer.type === 'triggered_tags' || gap === '' ? [] : [{ type: 'const_string', value: gap }]
   const thoughts = (begin: string): Format[] => [
-    { type: 'tag', begin, content: { type: 'any_text' }, end: '</think>' },
-    ...gap,
+    { type: 'tag', begin, content: { type: 'any_text' }, end: close },
+    ...gaps,
   ]
   if (thinking === 'started') return { type: 'sequence', elements: [...thoughts(''), answer] }
-  // Optional reasoning, then the answer. One sequence, not two alternatives: the answer's grammar can be large.
+  // Optional thoughts, then the answer. One sequence, not two alternatives: the answer's grammar can be large.
   const optionalThoughts: Format = {
     type: 'or',
     elements: [
-      { type: 'sequence', elements: thoughts('<think>') },
+      { type: 'sequence', elements: thoughts(open) },
       { type: 'regex', pattern: '()' },
     ],
   }

@@ -6,7 +6,7 @@ import { stopSequences } from '../sampling/text-output.ts'
 import { type PromptText, stripMarkers } from '../tokenizer/tokenizer.ts'
 import { answerGrammar, type JsonFormat, type Thinking } from './answer-form.ts'
 import { asParts } from './content.ts'
-import { adaptHistory, type TemplateMessage, templateMessages } from './messages.ts'
+import { adaptHistory, type TemplateMessage, templateMessages, withThoughts } from './messages.ts'
 import { type PicturePart, picturesOf } from './pictures.ts'
 import type { ReplyParser } from './reply.ts'
 import { createReplyParser, type ReplyFormat } from './reply-parser.ts'
@@ -39,10 +39,10 @@ export interface Conversation {
  */
 export function prepareConversation(model: ChatModel, request: ChatRequest, can_see = false): Conversation {
   const template = readTemplate(model)
-  const { syntax } = template.tool_format
-  const plan = planTools(request, template.tool_format)
+  const { tool_format } = template
+  const plan = planTools(request, tool_format)
   const json = readResponseFormat(request.response_format)
-  if (json && plan && !plan.required && syntax.exclusive)
+  if (json && plan && !plan.required && /[{[]/.test(tool_format.ambiguous_start ?? ''))
     throw new ApiError(
       'parameter_not_supported',
       'This model writes calls of tools as plain JSON, so they can’t be distinguished from an answer in JSON. ' +
@@ -51,21 +51,23 @@ export function prepareConversation(model: ChatModel, request: ChatRequest, can_
     )
   const prompt = render(
     template,
-    templateMessages(request.messages, template.accepts_reasoning, { ...template.sight, can_see }),
+    templateMessages(request.messages, template.thoughts.field !== null, { ...template.sight, can_see }),
     plan,
     readKwargs(request.chat_template_kwargs),
   )
   const thinking = thinkingAfter(template, prompt)
+  const { thoughts } = template.thoughts
   const replyFormat: ReplyFormat = {
-    thoughts: thinking === 'never' ? null : { startedInPrompt: thinking === 'started' },
-    calls: plan && { syntax, names: plan.callable.map(({ name }) => name), calls_max: plan.calls_max },
+    thoughts: thoughts && thinking !== 'never' ? { startedInPrompt: thinking === 'started', ...thoughts } : null,
+    answer: thoughts?.answer.open ? thoughts.answer : null,
+    calls: plan && { format: tool_format, tools: plan.callable, calls_max: plan.calls_max },
   }
-  const hasParts = replyFormat.thoughts !== null || replyFormat.calls !== null
+  const hasParts = Object.values(replyFormat).some((part) => part !== null)
   const stop = stopSequences(request.stop)
   return {
     prompt,
     pictures: { parts: picturesOf(request.messages), marker: template.sight.marker ?? [] },
-    grammar: answerGrammar(json, plan, syntax, thinking),
+    grammar: answerGrammar(json, plan, tool_format, thinking, thoughts),
     control_texts: hasParts ? template.control_texts : [],
     stop: hasParts ? [] : stop,
     createParser: () => createReplyParser(replyFormat, hasParts ? stop : []),
@@ -75,7 +77,7 @@ export function prepareConversation(model: ChatModel, request: ChatRequest, can_
 /** The prompt of a conversation without tools, as `prepareConversation` makes it. Throws the same errors. */
 export function renderChat(model: ChatModel, messages: readonly ChatMessage[], can_see = false): PromptText {
   const template = readTemplate(model)
-  const adapted = templateMessages(messages, template.accepts_reasoning, { ...template.sight, can_see })
+  const adapted = templateMessages(messages, template.thoughts.field !== null, { ...template.sight, can_see })
   return render(template, adapted, null, {})
 }
 
@@ -87,13 +89,19 @@ function render(
 ): PromptText {
   const { name } = template.tool_format
   const { parts_only } = template.sight
+  const { field } = template.thoughts
   const variables = (rendered: TemplateMessage[]) => ({
     ...kwargs,
-    messages: parts_only ? rendered.map((message) => ({ ...message, content: asParts(message.content) })) : rendered,
+    messages: rendered
+      .map((message) => (parts_only ? { ...message, content: asParts(message.content) } : message))
+      .map((message) => (field === null ? message : withThoughts(message, field))),
   })
   try {
     if (name !== 'prompted')
-      return template.render({ ...variables(adaptHistory(messages, name)), ...(plan && { tools: plan.shown }) })
+      return template.render({
+        ...variables(adaptHistory(messages, template.tool_format)),
+        ...(plan && { tools: plan.shown }),
+      })
     const asText = callsAsText(messages)
     if (!plan) return template.render(variables(asText))
     const withTools = withToolPrompt(asText, plan.shown)
@@ -116,14 +124,15 @@ function render(
 }
 
 /**
- * Whether the answer may begin with reasoning. Templates may open <think> in the prompt, or close it at once when
- * reasoning is disabled.
+ * Whether the answer may begin with thoughts. Templates may open them in the prompt, or close them at once where
+ * thinking is off.
  */
 function thinkingAfter(template: ChatTemplate, prompt: PromptText): Thinking {
-  if (!template.thinks) return 'never'
+  const { thoughts } = template.thoughts
+  if (!thoughts) return 'never'
   const end = stripMarkers(prompt).trimEnd()
-  if (end.endsWith('<think>')) return 'started'
-  return end.endsWith('</think>') ? 'never' : 'optional'
+  if (end.endsWith(thoughts.open)) return 'started'
+  return end.endsWith(thoughts.close) ? 'never' : 'optional'
 }
 
 function readResponseFormat(format: ChatRequest['response_format']): JsonFormat | null {

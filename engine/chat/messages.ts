@@ -3,6 +3,7 @@ import { createHash } from 'node:crypto'
 import type { ChatMessage, ContentPart, Tool } from '../../contract/chat.ts'
 import { ApiError } from '../../contract/errors.ts'
 import { asParts, type TemplateContent } from './content.ts'
+import type { ThoughtField } from './learn-thoughts.ts'
 import type { TemplateSight } from './pictures.ts'
 import { isWithinBounds } from './template.ts'
 import type { ToolFormat } from './tool-formats.ts'
@@ -16,7 +17,8 @@ interface TemplateCall {
 export interface TemplateMessage {
   role: string
   content: TemplateContent
-  reasoning_content?: string
+  /** Thoughts before an answer. */
+  thoughts?: string
   tool_calls?: TemplateCall[]
   tool_call_id?: string
   /** Tool name of a result. */
@@ -40,7 +42,7 @@ export interface Sight extends TemplateSight {
  */
 export function templateMessages(
   messages: readonly ChatMessage[],
-  takesReasoning: boolean,
+  takesThoughts: boolean,
   sight: Sight,
 ): TemplateMessage[] {
   const names = new Map<string, string>()
@@ -62,7 +64,7 @@ export function templateMessages(
     return {
       role: 'assistant',
       content,
-      ...(takesReasoning && message.reasoning_content != null && { reasoning_content: message.reasoning_content }),
+      ...(takesThoughts && thoughtsOf(message) !== '' && { thoughts: thoughtsOf(message) }),
       // Omitted when empty: some templates only test whether the key exists.
       ...(calls.length > 0 && {
         tool_calls: calls.map(({ id, function: { name, arguments: text } }) => ({
@@ -75,11 +77,23 @@ export function templateMessages(
   })
 }
 
+/** The thoughts of an answer that a client sends back, under any of their names. */
+function thoughtsOf(message: ChatMessage & { role: 'assistant' }): string {
+  return message.reasoning_content ?? message.reasoning ?? message.thinking ?? ''
+}
+
+/** The message with its thoughts where the template reads them. */
+export function withThoughts({ thoughts, ...message }: TemplateMessage, field: ThoughtField): object {
+  if (thoughts === undefined) return message
+  if (field !== 'content') return { ...message, [field]: thoughts }
+  return { ...message, content: [{ type: 'thinking', thinking: thoughts }, ...asParts(message.content)] }
+}
+
 /** Adapts calls in the history to a template that supports tools. */
-export function adaptHistory(messages: TemplateMessage[], format: ToolFormat['name']): TemplateMessage[] {
-  const parsed = messages.map(withParsedArguments)
-  if (format === 'mistral') return parsed.map(withShortIds)
-  return format === 'llama' ? splitParallelCalls(parsed) : parsed
+export function adaptHistory(messages: TemplateMessage[], format: ToolFormat): TemplateMessage[] {
+  const given = format.arguments === 'object' ? messages.map(withParsedArguments) : messages
+  const named = format.short_ids ? given.map(withShortIds) : given
+  return format.is_single ? splitParallelCalls(named) : named
 }
 
 export function templateTool({ function: { name, description, parameters } }: Tool): TemplateTool {
@@ -149,8 +163,8 @@ function shortId(id: string): string {
 }
 
 /**
- * Llama's templates reject several calls in one message: split it into one message per call, each followed by its
- * result.
+ * Some templates reject several calls in one message, or write the first alone: split it into one message per call,
+ * each followed by its result.
  */
 function splitParallelCalls(messages: readonly TemplateMessage[]): TemplateMessage[] {
   const split: TemplateMessage[] = []

@@ -1,12 +1,12 @@
-// Incremental parser of the reasoning (<think>…</think>) at the start of an answer.
+// Incremental parser of the thoughts at the start of an answer (<think>…</think>), and of texts around the answer.
 import { isNewline, partialSuffixLength, trailingBlankStart } from './partial-marks.ts'
 import type { ReplyParser, ReplyPart } from './reply.ts'
 
-const openingTag = '<think>'
-const closingTag = '</think>'
-
-/** Passes the text after the reasoning to `answer`. Drops newlines around and after the reasoning. */
-export function createThoughtParser(startedInPrompt: boolean, answer: ReplyParser): ReplyParser {
+/** Passes the text after the thoughts to `answer`. Drops newlines around and after the thoughts. */
+export function createThoughtParser(
+  { startedInPrompt, open: openingTag, close: closingTag }: { startedInPrompt: boolean; open: string; close: string },
+  answer: ReplyParser,
+): ReplyParser {
   let buffer = ''
   let state: 'start' | 'first thought' | 'thoughts' | 'gap' | 'answer' = 'start'
 
@@ -79,6 +79,44 @@ export function createThoughtParser(startedInPrompt: boolean, answer: ReplyParse
       if (state === 'thoughts') parts.push(...reasoning(buffer.slice(0, trailingBlankStart(buffer, end, isNewline))))
       buffer = ''
       return [...parts, ...answer.finish(cut)]
+    },
+    calledTools: () => answer.calledTools(),
+    stopped: () => answer.stopped(),
+  }
+}
+
+/** Drops the text before an answer and the one after it, if they are there, and passes the rest to `answer`. */
+export function createUnwrapper({ open, close }: { open: string; close: string }, answer: ReplyParser): ReplyParser {
+  let buffer = ''
+  let state: 'start' | 'inside' | 'outside' = 'start'
+  const inside = (text: string, isOver: boolean): ReplyPart[] => {
+    buffer += text
+    const end = close === '' ? -1 : buffer.indexOf(close)
+    const length = end >= 0 ? end : isOver ? buffer.length : buffer.length - partialSuffixLength(buffer, close)
+    const part = buffer.slice(0, length)
+    buffer = end >= 0 ? buffer.slice(end + close.length) : buffer.slice(length)
+    if (end < 0) return answer.push(part)
+    state = 'outside'
+    const rest = buffer
+    buffer = ''
+    return [...answer.push(part), ...answer.push(rest)]
+  }
+  return {
+    push(text) {
+      if (state === 'outside') return answer.push(text)
+      if (state === 'inside') return inside(text, false)
+      buffer += text
+      const started = buffer.trimStart()
+      if (open.startsWith(started) && started !== open) return []
+      state = started.startsWith(open) ? 'inside' : 'outside'
+      const rest = state === 'inside' ? started.slice(open.length) : buffer
+      buffer = ''
+      return state === 'inside' ? inside(rest, false) : answer.push(rest)
+    },
+    finish(cut) {
+      const rest = state === 'start' && cut ? '' : buffer
+      buffer = ''
+      return [...answer.push(rest), ...answer.finish(cut)]
     },
     calledTools: () => answer.calledTools(),
     stopped: () => answer.stopped(),

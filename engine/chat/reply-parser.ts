@@ -2,22 +2,46 @@
 // as it is unambiguous.
 import { createStopFilter } from '../sampling/text-output.ts'
 import { createCallParser } from './call-parser.ts'
-import { createThoughtParser } from './reasoning-parser.ts'
+import type { Thoughts } from './learn-thoughts.ts'
+import { createThoughtParser, createUnwrapper } from './reasoning-parser.ts'
 import type { ReplyParser, ReplyPart } from './reply.ts'
-import type { CallSyntax } from './tool-formats.ts'
+import { createShapedCallParser } from './shaped-call-parser.ts'
+import type { ToolFormat } from './tool-formats.ts'
 
 export interface ReplyFormat {
-  /** Null if the model does not reason. `startedInPrompt`: the prompt ends in an open <think>. */
-  thoughts: { startedInPrompt: boolean } | null
+  /** Null if the model does not reason. `startedInPrompt`: the prompt ends in open thoughts. */
+  thoughts: (Pick<Thoughts, 'open' | 'close'> & { startedInPrompt: boolean }) | null
+  /** Texts around an answer; null if there are none. */
+  answer: Thoughts['answer'] | null
   /** Null if it can't call tools. */
-  calls: { syntax: CallSyntax; names: string[]; calls_max: number } | null
+  calls: {
+    format: Pick<ToolFormat, 'syntax' | 'shape'>
+    tools: readonly { name: string; schema: unknown }[]
+    calls_max: number
+  } | null
 }
 
 /** `stop`: sequences that end the answer where they are in its content. Calls and thoughts may contain them. */
-export function createReplyParser({ thoughts, calls }: ReplyFormat, stop: readonly string[] = []): ReplyParser {
-  const answer = calls ? createCallParser(calls.syntax, calls.names, calls.calls_max) : plainParser
-  const parser = thoughts ? createThoughtParser(thoughts.startedInPrompt, answer) : answer
+export function createReplyParser(format: ReplyFormat, stop: readonly string[] = []): ReplyParser {
+  const { thoughts } = format
+  const answer = createAnswerParser(format)
+  const parser = thoughts ? createThoughtParser(thoughts, answer) : answer
   return stop.length > 0 ? createStoppingParser(parser, stop) : parser
+}
+
+function createAnswerParser({ answer, calls }: ReplyFormat): ReplyParser {
+  const parser = calls ? createCalls(calls) : plainParser
+  return answer ? createUnwrapper(answer, parser) : parser
+}
+
+function createCalls({ format, tools, calls_max }: NonNullable<ReplyFormat['calls']>): ReplyParser {
+  if (format.shape)
+    return createShapedCallParser(format.shape, new Map(tools.map(({ name, schema }) => [name, schema])), calls_max)
+  return createCallParser(
+    format.syntax,
+    tools.map(({ name }) => name),
+    calls_max,
+  )
 }
 
 function createStoppingParser(parser: ReplyParser, stop: readonly string[]): ReplyParser {

@@ -1,21 +1,22 @@
 // The model's own chat template (Jinja): parsed once, rendered with bounded input, since a template can multiply its
 // input.
-import { Template } from '@huggingface/jinja'
+
 import { ApiError } from '../../contract/errors.ts'
 import type { Model } from '../llama/model.ts'
 import type { PromptText } from '../tokenizer/tokenizer.ts'
+import { Template } from './jinja.ts'
+import type { Probe } from './learn-calls.ts'
+import { type LearnedThoughts, learnThoughts } from './learn-thoughts.ts'
 import { readSight, type TemplateSight } from './pictures.ts'
-import { detectToolFormat, type ToolFormat } from './tool-formats.ts'
+import { type ToolFormat, toolFormatOf } from './tool-formats.ts'
 import { renderUserText, type Variables } from './user-text.ts'
 
 export type ChatModel = Pick<Model, 'chat_template' | 'vocab' | 'parse_control_tokens'>
 
 export interface ChatTemplate {
   tool_format: ToolFormat
-  /** Whether the model reasons between <think> and </think> before it answers. */
-  thinks: boolean
-  /** Whether the template renders `reasoning_content` of earlier messages. */
-  accepts_reasoning: boolean
+  /** Whether and how the model reasons before it answers. */
+  thoughts: LearnedThoughts
   /**
    * Markers of answers (<think>, <tool_call>) that are control tokens in some vocabularies. Grammar and parser need
    * them as text.
@@ -39,21 +40,39 @@ export function readTemplate(model: ChatModel): ChatTemplate {
     })
   const template = parse(source)
   const { bos_text, eos_text } = model.vocab
-  const tool_format = detectToolFormat(source)
-  const thinks = source.includes('<think>')
-  const control_texts = [...(thinks ? ['<think>', '</think>'] : []), ...tool_format.control_texts]
   const render = (variables: Variables) =>
     template.render({ ...variables, add_generation_prompt: true, bos_token: bos_text, eos_token: eos_text })
   const sight = readSight(model.vocab, (content) => render({ messages: [{ role: 'user', content }] }))
+  const probe = probeOf(template, sight.parts_only, { bos_token: bos_text, eos_token: eos_text })
+  const { special_tokens } = model.vocab
+  const endTexts = [
+    eos_text,
+    ...special_tokens.filter(({ token }) => model.vocab.isEndOfGeneration(token)).map(({ text }) => text),
+  ]
+  const tool_format = toolFormatOf(source, probe, endTexts)
+  const thoughts = learnThoughts(source, probe, endTexts, tool_format)
+  const written = [tool_format.shape, thoughts.thoughts].map((each) => JSON.stringify(each)).join()
+  const control_texts = [
+    ...(thoughts.thoughts ? [thoughts.thoughts.open, thoughts.thoughts.close] : []),
+    ...tool_format.control_texts,
+    ...special_tokens
+      .filter(({ control, text }) => control && text.length > 1 && written.includes(JSON.stringify(text).slice(1, -1)))
+      .map(({ text }) => text)
+      .filter((text) => !endTexts.includes(text)),
+  ]
+  // Markers of every turn stay text where an answer's author spells them.
+  const plain = probe(plainTurns) ?? ''
+  const answer_texts = control_texts.filter(
+    (text) => !plain.includes(text) || [thoughts.thoughts?.open, thoughts.thoughts?.close].includes(text),
+  )
   const chatTemplate: ChatTemplate = {
     tool_format,
-    thinks,
+    thoughts,
     control_texts,
     sight,
-    accepts_reasoning: source.includes('reasoning_content'),
     render(variables) {
       const { text, controls } = renderUserText(model.vocab, render, variables, {
-        answer_texts: control_texts,
+        answer_texts,
         parse_control_tokens: model.parse_control_tokens,
       })
       return { text: sight.complete(text), controls }
@@ -61,6 +80,29 @@ export function readTemplate(model: ChatModel): ChatTemplate {
   }
   cache.set(model, chatTemplate)
   return chatTemplate
+}
+
+const plainTurns = [
+  { role: 'user', content: 'Zq asks.' },
+  { role: 'assistant', content: 'Zq answers.' },
+]
+
+/** Renders what the learners put into a template. */
+export function probeOf(
+  template: Pick<Template, 'render'>,
+  parts_only: boolean,
+  tokens: { bos_token: string; eos_token: string },
+): Probe {
+  const inParts = (message: object & { content?: unknown }) =>
+    typeof message.content === 'string' ? { ...message, content: [{ type: 'text', text: message.content }] } : message
+  return (messages, variables = {}) => {
+    try {
+      return template.render({ ...tokens, ...variables, messages: parts_only ? messages.map(inParts) : messages })
+    } catch {
+      // Templates refuse what they do not take with errors of many types.
+      return null
+    }
+  }
 }
 
 // Variables that the service sets, and names that Jinja defines.

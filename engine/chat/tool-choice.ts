@@ -26,7 +26,7 @@ const toolBounds = { depth: 32, values: 20_000, characters: 500_000 }
 /** Null if the answer can have no calls. Throws ApiError if tools and choice contradict each other. */
 export function planTools(
   request: Pick<ChatRequest, 'tools' | 'tool_choice' | 'parallel_tool_calls'>,
-  { syntax, name }: ToolFormat,
+  { is_single, name }: ToolFormat,
 ): ToolPlan | null {
   // A model not trained on tool calls does not know when to stop, so parallel calls are opt-in.
   const parallel = name === 'prompted' ? request.parallel_tool_calls === true : request.parallel_tool_calls !== false
@@ -61,7 +61,7 @@ export function planTools(
     shown: tools.map(templateTool),
     callable: withinBudget(callable),
     required: choice !== 'auto',
-    calls_max: named !== null || syntax.exclusive || !parallel ? 1 : callsMax,
+    calls_max: named !== null || is_single || !parallel ? 1 : callsMax,
   }
 }
 

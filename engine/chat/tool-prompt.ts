@@ -2,9 +2,9 @@
 // calls and results as text. docs/tools.md quotes the prompt.
 import { joinContents, type TemplateContent } from './content.ts'
 import type { TemplateMessage, TemplateTool } from './messages.ts'
-import { type CallSyntax, detectToolFormat } from './tool-formats.ts'
+import { promptedFormat } from './tool-formats.ts'
 
-const syntax: CallSyntax = detectToolFormat('').syntax
+const { syntax } = promptedFormat
 
 function toolPrompt(tools: readonly TemplateTool[]): string {
   return [

@@ -22,6 +22,18 @@ export function writeEbnf(rules: Rules): string {
   const lines: string[] = []
   let ruleCount = 0
 
+  const ends = new Map<string, string>()
+  /** A rule for any text up to this one, which XGrammar looks for by itself. Returns its name. */
+  const untilRule = (end: string): string => {
+    let name = ends.get(end)
+    if (name === undefined) {
+      name = `a${++ruleCount}`
+      ends.set(end, name)
+      lines.push(`${name} ::= TagDispatch(stop_eos=false, stop_str=(${quoted(end)}), loop_after_dispatch=false)\n`)
+    }
+    return name
+  }
+
   /** Writes an expression as a separate rule. Returns its name. */
   const separateRule = (expr: Expr): string => {
     const name = `a${++ruleCount}`
@@ -34,6 +46,7 @@ export function writeEbnf(rules: Rules): string {
   const write = (expr: Expr): string => {
     if (expr.kind === 'text') return quoted(expr.text)
     if (expr.kind === 'rule') return expr.name
+    if (expr.kind === 'until') return untilRule(expr.text)
     if (expr.kind === 'seq') return expr.parts.length === 0 ? '""' : `(${expr.parts.map(write).join(' ')})`
     if (expr.kind === 'any') return writeAny(expr.parts)
     if (expr.kind === 'chars') return writeChars(expr.ranges)
@@ -158,7 +171,7 @@ function clashFinder(firstSets: readonly (FirstSet | null)[]): (first: FirstSet 
 
 /** Whether XGrammar keeps a reference in a rule with this body. */
 function hasReference(expr: Expr): boolean {
-  if (expr.kind === 'rule') return true
+  if (expr.kind === 'rule' || expr.kind === 'until') return true
   if (expr.kind === 'seq' || expr.kind === 'any') return expr.parts.some(hasReference)
   return expr.kind === 'repeat' && hasReference(expr.part)
 }

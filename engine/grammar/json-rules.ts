@@ -93,16 +93,23 @@ export function delimitedList(open: string, part: Expr, close: string, min: numb
   return seq(text(open), ws, min === 0 ? any(text(close), filled) : filled)
 }
 
-/** Exactly this value with any whitespace; the properties of objects in their order. */
-export function literal(constant: unknown): Expr {
+/**
+ * Exactly this value with any whitespace; the properties of objects in their order. `write` and `writeKey` write what
+ * has no parts.
+ */
+export function literal(
+  constant: unknown,
+  write: (scalar: unknown) => string = JSON.stringify,
+  writeKey: (key: string) => string = JSON.stringify,
+): Expr {
   const parts = Array.isArray(constant)
-    ? constant.map(literal)
+    ? constant.map((inner) => literal(inner, write, writeKey))
     : typeof constant === 'object' && constant !== null
       ? Object.entries(constant).map(([key, inner]) =>
-          seq(text(JSON.stringify(key)), ws, text(':'), ws, literal(inner)),
+          seq(text(writeKey(key)), ws, text(':'), ws, literal(inner, write, writeKey)),
         )
       : null
-  if (!parts) return text(JSON.stringify(constant))
+  if (!parts) return text(write(constant))
   const [open, close] = Array.isArray(constant) ? ['[', ']'] : ['{', '}']
   return seq(
     text(open),

@@ -3,7 +3,7 @@ export type Range = readonly [from: number, to: number]
 
 /**
  * A literal text, one character of some code points, a reference to a rule, a sequence, alternatives (none: matches
- * nothing), or a repetition.
+ * nothing), a repetition, or any text up to and with the first place where a certain text ends it.
  */
 export type Expr =
   | { kind: 'text'; text: string }
@@ -12,6 +12,7 @@ export type Expr =
   | { kind: 'seq'; parts: readonly Expr[] }
   | { kind: 'any'; parts: readonly Expr[] }
   | { kind: 'repeat'; part: Expr; min: number; max: number | null }
+  | { kind: 'until'; text: string }
 
 export type Rules = Map<string, Expr>
 
@@ -23,6 +24,7 @@ export const rule = (name: string): Expr => ({ kind: 'rule', name })
 export const seq = (...parts: Expr[]): Expr => (parts.length === 1 ? parts[0]! : { kind: 'seq', parts })
 export const any = (...parts: Expr[]): Expr => (parts.length === 1 ? parts[0]! : { kind: 'any', parts })
 export const repeat = (part: Expr, min: number, max: number | null): Expr => ({ kind: 'repeat', part, min, max })
+export const until = (end: string): Expr => ({ kind: 'until', text: end })
 export const optional = (part: Expr): Expr => repeat(part, 0, 1)
 export const never: Expr = { kind: 'any', parts: [] }
 export const empty: Expr = { kind: 'text', text: '' }

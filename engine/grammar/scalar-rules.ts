@@ -6,16 +6,23 @@ import { formatPattern, knownFormats, type Pattern, readPattern } from './patter
 import { type Expr, repeat, seq, text } from './rules.ts'
 import { childPath, type SchemaNode, schemaError, sizeOf } from './schema-check.ts'
 
-export function stringRules(node: SchemaNode, path: string): Expr {
+/** `quotes`: around the string. `free` stands for strings without any constraint. */
+export function stringRules(
+  node: SchemaNode,
+  path: string,
+  quotes: readonly [string, string] = ['"', '"'],
+  free: Expr = string,
+): Expr {
   const min = sizeOf(node, 'minLength', path) ?? 0
   const max = sizeOf(node, 'maxLength', path) ?? null
   if (max !== null && min > max) throw schemaError(childPath(path, 'minLength'), 'it is greater than maxLength.')
   // In JSON Schema a format is an annotation and a pattern a constraint: with both, the pattern applies.
   const key = node.pattern !== undefined ? 'pattern' : node.format !== undefined ? 'format' : null
-  if (key) return patternRules(node[key], key, min, max, path)
-  if (min === 0 && max === null) return string
+  const quoted = (inner: Expr) => seq(text(quotes[0]), inner, text(quotes[1]))
+  if (key) return quoted(patternRules(node[key], key, min, max, path))
+  if (min === 0 && max === null) return free
   // No escapes: with counted alternatives XGrammar has to check every token.
-  return seq(text('"'), repeat(plain, min, max), text('"'))
+  return quoted(repeat(plain, min, max))
 }
 
 const formats = new Map<string, Pattern>()
@@ -49,7 +56,7 @@ function patternRules(source: unknown, key: 'pattern' | 'format', min: number, m
       childPath(path, 'maxLength'),
       `together with a ${key} it is not supported; say the length in the pattern.`,
     )
-  return seq(text('"'), pattern.expr, text('"'))
+  return pattern.expr
 }
 
 export function numberRules(node: SchemaNode, path: string, isInteger: boolean): Expr {

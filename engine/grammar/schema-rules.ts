@@ -1,6 +1,7 @@
 // Converts JSON Schema to grammar rules. Every document that the rules allow satisfies the schema. Where a grammar
 // can't express all of a schema (properties in any order, escapes in bounded strings), the rules allow a subset.
-import { addJsonRules, boolean, delimitedList, keyExcept, literal, string, value, ws } from './json-rules.ts'
+import { jsonLexis, type Lexis } from './dialect-rules.ts'
+import { delimitedList, value, ws } from './json-rules.ts'
 import {
   any,
   type Expr,
@@ -42,12 +43,22 @@ const pairsMax = 20_000
  */
 export function schemaRules(schema: unknown): Rules {
   checkSize(schema)
-  return new SchemaCompiler(schema).compile()
+  return new SchemaCompiler(schema, jsonLexis).compile()
+}
+
+/**
+ * The rules of a part of a schema in another way of writing values. Throws what `schemaRules` does. `path`: a JSON
+ * pointer to the part.
+ */
+export function partRules(schema: unknown, node: unknown, path: string, lexis: Lexis): Rules {
+  checkSize(schema)
+  return new SchemaCompiler(schema, lexis).compile(node, path)
 }
 
 /** Compiles one schema: visits its parts, and counts what they come to. */
 class SchemaCompiler {
   private readonly schema: unknown
+  private readonly lexis: Lexis
   private readonly rules: Rules = new Map()
   private readonly paths = new Map<string, string>()
   private readonly pending: { name: string; node: unknown; path: string }[] = []
@@ -56,16 +67,17 @@ class SchemaCompiler {
   private parts = 0
   private pairs = 0
 
-  constructor(schema: unknown) {
+  constructor(schema: unknown, lexis: Lexis) {
     this.schema = schema
+    this.lexis = lexis
   }
 
-  compile(): Rules {
-    addJsonRules(this.rules)
-    this.byPointer.set('', 'top')
-    this.paths.set('top', '')
+  compile(node = this.schema, path = ''): Rules {
+    this.lexis.addRules(this.rules)
+    this.byPointer.set(path, 'top')
+    this.paths.set('top', path)
     this.rules.set('root', rule('top'))
-    this.pending.push({ name: 'top', node: this.schema, path: '' })
+    this.pending.push({ name: 'top', node, path })
     for (let next = this.pending.pop(); next; next = this.pending.pop())
       this.rules.set(next.name, this.visit(next.node, next.path))
     const loop = findEmptyLoop(this.rules)
@@ -160,7 +172,7 @@ class SchemaCompiler {
         childPath(path, key),
         values.length === 0 ? 'the list is empty.' : 'none of the values has the type that the schema asks for.',
       )
-    return any(...fitting.map(literal))
+    return any(...fitting.map((one) => this.lexis.literal(one)))
   }
 
   private combinatorRules(branches: unknown, key: 'anyOf' | 'oneOf' | 'allOf', path: string): Expr {
@@ -190,10 +202,10 @@ class SchemaCompiler {
     if (type === 'array') return this.arrayOf(node, path)
     if (type === 'string') {
       this.countParts(typeof node.pattern === 'string' ? partsPerPatternCharacter * node.pattern.length : 0)
-      return this.counted(stringRules(node, path))
+      return this.counted(stringRules(node, path, this.lexis.quotes, this.lexis.string))
     }
-    if (type === 'boolean') return boolean
-    return type === 'null' ? text('null') : this.counted(numberRules(node, path, type === 'integer'))
+    if (type === 'boolean') return this.lexis.boolean
+    return type === 'null' ? this.lexis.nothing : this.counted(numberRules(node, path, type === 'integer'))
   }
 
   private arrayOf(node: SchemaNode, path: string): Expr {
@@ -262,18 +274,19 @@ class SchemaCompiler {
     const other = additionalProperties ?? (values.size === 0 && node.properties === undefined)
     const comma = seq(ws, text(','), ws)
     const member = (key: Expr, of: Expr) => seq(key, ws, text(':'), ws, of)
-    const names = [...values.keys()]
-    const members = names.map((name) => this.addRule(member(text(JSON.stringify(name)), values.get(name)!())))
+    const names = this.lexis.inOrder([...values.keys()])
+    const members = names.map((name) => this.addRule(member(text(this.lexis.writeKey(name)), values.get(name)!())))
     let tail: Expr = empty
     // Built from the last property to the first.
     const firsts: Expr[] = []
-    if (other !== false) {
+    if (other !== false && (names.length === 0 || this.lexis.otherKey !== null)) {
       if (names.join('').length > keyTextMax)
         throw schemaError(
           otherPath,
           'the names of the properties are too long to tell others from them; set it to false.',
         )
-      const key = names.length === 0 ? string : keyExcept(names, this.rules, `k${++this.ruleCount}`)
+      const key =
+        names.length === 0 ? this.lexis.anyKey : this.lexis.otherKey!(names, this.rules, `k${++this.ruleCount}`)
       const one = this.addRule(member(key, otherValue()))
       tail = this.addRule(repeat(seq(comma, one), 0, null))
       firsts.push(seq(one, tail))

@@ -1,11 +1,13 @@
 // Structural tags: free text with tagged parts that each follow a grammar. Used for tool calls.
 import { ApiError } from '../../contract/errors.ts'
+import { type CallTools, callRules } from './call-rules.ts'
 import { writeEbnf } from './ebnf.ts'
 import { checkSize } from './schema-check.ts'
 import { schemaRules } from './schema-rules.ts'
 
 const formats = new Set([
   'any_text',
+  'calls',
   'const_string',
   'json_schema',
   'sequence',
@@ -16,7 +18,10 @@ const formats = new Set([
   'regex',
 ])
 
-/** Replaces each JSON Schema in the tag by its grammar. Throws ApiError `schema_not_enforceable`. */
+/**
+ * Replaces each JSON Schema in the tag, and calls in the shape of a model, by their grammars. Throws ApiError
+ * `schema_not_enforceable`.
+ */
 export function resolveTag(tag: object): object {
   checkSize(tag)
   const visit = (node: unknown): unknown => {
@@ -26,6 +31,8 @@ export function resolveTag(tag: object): object {
     if (!formats.has(format.type as string))
       throw tagError(`${JSON.stringify(format.type)} is not a format that is known here (${[...formats].join(', ')}).`)
     if (format.type === 'json_schema') return { type: 'grammar', grammar: writeEbnf(schemaRules(format.json_schema)) }
+    if (format.type === 'calls')
+      return { type: 'grammar', grammar: writeEbnf(callRules(format as unknown as CallTools)) }
     const inner = { ...format }
     if (format.content !== undefined) inner.content = visit(format.content)
     for (const key of ['elements', 'tags'])

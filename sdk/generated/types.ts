@@ -45,6 +45,8 @@ export type ChatMessage =
       content?: (string | ContentPart[]) | null | undefined
       tool_calls?: ToolCall[] | null | undefined
       reasoning_content?: string | null | undefined
+      /** As `reasoning_content`. */ reasoning?: string | null | undefined
+      /** As `reasoning_content`. */ thinking?: string | null | undefined
       [k: string]: unknown
     }
   | { role: 'tool'; content: string | ContentPart[]; tool_call_id: string; [k: string]: unknown }

@@ -52,7 +52,7 @@ export async function completions(
       top_logprobs: body.logprobs ?? null,
       // Text completions have no tool calls or reasoning: all text is content.
       stop: stopSequences(body.stop),
-      createParser: () => createReplyParser({ thoughts: null, calls: null }),
+      createParser: () => createReplyParser({ thoughts: null, answer: null, calls: null }),
       createFormat: createCompletionFormat,
       echoOnly,
     }

@@ -1,0 +1,120 @@
+// Learns where thoughts stand in a model's answers from its chat template: renders an answer with thoughts, and finds
+// the texts around them.
+import { type CallShape, commonPrefix, triggerOf } from '../grammar/call-shape.ts'
+import { type Probe, probeTools, withoutOpenMarker } from './learn-calls.ts'
+
+/** The names under which templates read thoughts of earlier answers, and clients send them. */
+export const thoughtFields = ['reasoning_content', 'reasoning', 'thinking'] as const
+/** `content`: as parts of the content of the type `thinking`. */
+export type ThoughtField = (typeof thoughtFields)[number] | 'content'
+
+export interface Thoughts {
+  /** Texts around thoughts, without blanks beside them. */
+  open: string
+  close: string
+  /** Blanks between the thoughts' end and what follows. */
+  gap: string
+  /** Text before an answer that follows thoughts or has none (harmony's channel of answers), and after it. */
+  answer: { open: string; close: string }
+}
+
+export interface LearnedThoughts {
+  /** Null if the template writes no thoughts of answers. */
+  field: ThoughtField | null
+  /** Null if the model does not think. */
+  thoughts: Thoughts | null
+}
+
+const [said, thought, answered] = ['Zq asks.', 'Zq thinks.', 'Zq answers.']
+const user = { role: 'user', content: said }
+
+/** Settings with which a template may show thoughts. */
+const settings = [
+  {},
+  { enable_thinking: true, thinking: true, thinking_mode: 'thinking' },
+  { enable_thinking: false, thinking: false, thinking_mode: 'chat' },
+]
+const noThoughts: LearnedThoughts = { field: null, thoughts: null }
+
+/** `calls`: how the template writes calls, as some show thoughts only before them. */
+export function learnThoughts(
+  source: string,
+  probe: Probe,
+  end_texts: readonly string[],
+  calls: { shape: CallShape | null; arguments: 'object' | 'text' },
+): LearnedThoughts {
+  const fields: ThoughtField[] = thoughtFields.filter((field) => source.includes(field))
+  const answers = fields.map((field) => ({ field, answer: { role: 'assistant', content: answered, [field]: thought } }))
+  if (/['"]thinking['"]/.test(source)) {
+    const content = [
+      { type: 'thinking', thinking: thought },
+      { type: 'text', text: answered },
+    ]
+    answers.push({ field: 'content', answer: { role: 'assistant', content } as never })
+  }
+  for (const { field, answer } of answers)
+    for (const variables of settings) {
+      const thoughts = aroundThought(probe, answer, answered, variables, end_texts)
+      if (thoughts) return { field, thoughts }
+    }
+  for (const { field, answer } of calls.shape ? answers : []) {
+    if (field === 'content') continue
+    const { function: tool } = probeTools[0]!
+    const given = calls.arguments === 'object' ? {} : '{}'
+    const call = { id: 'zqcall000', type: 'function', function: { name: tool.name, arguments: given } }
+    const calling = { ...answer, content: '', tool_calls: [call] }
+    for (const variables of settings) {
+      const trigger = triggerOf(calls.shape!)
+      const thoughts = aroundThought(probe, calling, trigger, { ...variables, tools: probeTools }, end_texts)
+      if (thoughts) return { field, thoughts }
+    }
+  }
+  // Where thinking is off, a prompt may end in thoughts without text.
+  const off = probe([user], { ...settings[2], add_generation_prompt: true })
+  const on = probe([user], { ...settings[1], add_generation_prompt: true })
+  const closed = off?.slice(commonPrefix(off, on ?? '').length).trim()
+  const [, open, close] = /^(<[^<>]+>[^<>]*?)\s*(<[^<>]+>)$/.exec(closed ?? '') ?? []
+  if (open !== undefined && off!.endsWith(closed!))
+    return { field: null, thoughts: { open, close: close!, gap: '', answer: { open: '', close: '' } } }
+  // Some prompts begin thoughts that the template leaves out of answers.
+  if (!source.includes('<think>')) return noThoughts
+  return { field: null, thoughts: { open: '<think>', close: '</think>', gap: '\n\n', answer: { open: '', close: '' } } }
+}
+
+/** The texts around the thought of this answer, which goes on with `next`. */
+function aroundThought(
+  probe: Probe,
+  answer: object,
+  next: string,
+  variables: Record<string, unknown>,
+  endTexts: readonly string[],
+): Thoughts | null {
+  const text = probe([user, answer], variables)
+  const at = text?.lastIndexOf(thought) ?? -1
+  const end = text?.indexOf(next, at + thought.length) ?? -1
+  if (text === null || at < 0 || end < at) return null
+  const prompt = probe([user], { ...variables, add_generation_prompt: true }) ?? ''
+  const lead = text.slice(withoutOpenMarker(commonPrefix(text, prompt)).length, at).trim()
+  // The prompt itself may begin thoughts.
+  const open = lead || /(?:<[^<>\s]+>|\[[A-Z_]+\])$/.exec(text.slice(0, at).trimEnd())?.[0]
+  const between = text.slice(at + thought.length, end)
+  const plain = probe([user, { role: 'assistant', content: answered }], variables) ?? ''
+  const start = withoutOpenMarker(commonPrefix(plain, prompt)).length
+  const before = next === answered ? plain.slice(start, Math.max(start, plain.lastIndexOf(answered))) : ''
+  const isWrapped = before.trim() !== '' && between.endsWith(before) && between.trim() !== before.trim()
+  const closing = isWrapped ? between.slice(0, between.length - before.length) : between
+  // Text of the turn before is no marker.
+  if (!open || [said, probeTools[0]!.function.name].some((one) => (open + closing).includes(one))) return null
+  if (closing.trim() === '') return null
+  const after = text.slice(end + answered.length)
+  const marks = endTexts.map((one) => (one === '' ? -1 : after.indexOf(one))).filter((one) => one >= 0)
+  return {
+    open,
+    close: closing.trim(),
+    gap: closing.slice(closing.trimEnd().length),
+    answer: {
+      open: isWrapped ? before.trim() : '',
+      close: isWrapped && marks.length > 0 ? after.slice(0, Math.min(...marks)).trim() : '',
+    },
+  }
+}

@@ -1,0 +1,182 @@
+// Calls in the forms of templates: what a template renders is parsed to what it was, whole and streamed, and is what an
+// enforced grammar accepts.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { prepareConversation } from '../../../engine/chat/conversation.ts'
+import type { ReplyPart } from '../../../engine/chat/reply.ts'
+import { readTemplate } from '../../../engine/chat/template.ts'
+import { resolveTag } from '../../../engine/grammar/structural-tag.ts'
+import { stripMarkers } from '../../../engine/tokenizer/tokenizer.ts'
+import { ask, now } from './chat-models.ts'
+import {
+  answerWith,
+  type Call,
+  calls,
+  createCheckers,
+  missing,
+  modelNamed,
+  modelWith,
+  templateNames,
+  tools,
+} from './template-calls.ts'
+
+const isFull = process.env.TEST_FULL !== undefined
+
+/** Templates whose form of calls must be learned, by the model that they are of. */
+const required = [
+  'ByteDance-Seed-OSS',
+  'GLM-4.6',
+  'GLM-4.7-Flash',
+  'Kimi-K2-Instruct',
+  'LFM2.5-8B-A1B',
+  'MiniMax-M2',
+  'Mistral-Small-3.2-24B-Instruct-2506',
+  'NVIDIA-Nemotron-3-Nano-30B-A3B-BF16',
+  'Qwen3-Coder',
+  'Qwen3.5-4B',
+  'deepseek-ai-DeepSeek-V3.1',
+  'deepseek-ai-DeepSeek-V3.2',
+  'deepseek-ai-DeepSeek-V4',
+  'google-gemma-4-31B-it',
+  'llama4-like',
+  'mistralai-Ministral-3-14B-Reasoning-2512',
+  'muse-glimmer',
+  'openai-gpt-oss-120b',
+]
+const request = (tool_choice: string) => ask({ tools, tool_choice })
+
+/** A prompt may begin thoughts, which the answer then ends. */
+function thoughtsBefore(name: string): string {
+  const model = modelNamed(name)
+  const { thoughts } = readTemplate(model).thoughts
+  const prompt = stripMarkers(prepareConversation(model, request('required')).prompt)
+  return thoughts && prompt.trimEnd().endsWith(thoughts.open) ? `Hm.${thoughts.close}${thoughts.gap}` : ''
+}
+
+function read(parts: readonly ReplyPart[]): [string, unknown][] {
+  const found: [string, string][] = []
+  for (const part of parts) {
+    if (part.kind !== 'tool_call') continue
+    if (part.name !== undefined) found.push([part.name, ''])
+    found[part.index]![1] += part.arguments
+  }
+  return found.map(([name, written]) => [name, JSON.parse(written)])
+}
+
+const learned = templateNames.filter((name) => {
+  try {
+    return readTemplate(modelNamed(name)).tool_format.name === 'learned'
+  } catch {
+    return false
+  }
+})
+const casesOf = (name: string): (readonly Call[])[] => {
+  const isSingle = readTemplate(modelNamed(name)).tool_format.is_single
+  return [...calls.map((call) => [call]), ...(isSingle ? [] : [[calls[0]!, calls[4]!, calls[3]!]])]
+}
+
+test('the calls of every required template are learned', { skip: missing }, () => {
+  assert.deepEqual(
+    required.filter((name) => !learned.includes(name)),
+    [],
+  )
+})
+
+test('rendered calls are parsed to what they were, in pieces of every length', { skip: missing }, () => {
+  for (const name of learned) {
+    const model = modelNamed(name)
+    const conversation = prepareConversation(model, request('auto'))
+    const before = thoughtsBefore(name)
+    for (const given of casesOf(name)) {
+      const answer = answerWith(model, given)
+      assert.ok(answer !== null, name)
+      const written = before + answer
+      for (const length of [written.length, ...(isFull ? [1, 2, 3, 4, 5, 6, 7, 11, 17] : [1, 3, 7])]) {
+        const parser = conversation.createParser()
+        const parts: ReplyPart[] = []
+        for (let at = 0; at < written.length; at += length) parts.push(...parser.push(written.slice(at, at + length)))
+        parts.push(...parser.finish(false))
+        assert.deepEqual(read(parts), given, `${name}, in pieces of ${length}: ${written}`)
+        const content = parts.filter(({ kind }) => kind === 'content')
+        assert.deepEqual(content, [], `${name} has content beside its calls`)
+      }
+    }
+  }
+})
+
+test('enforced grammars accept rendered calls, and refuse what is none', { skip: missing }, async () => {
+  const check = await createCheckers()
+  for (const name of isFull ? learned : learned.filter((each) => required.includes(each))) {
+    const model = modelNamed(name)
+    const before = thoughtsBefore(name)
+    const { ambiguous_start } = readTemplate(model).tool_format
+    const checkerOf = (choice: string) =>
+      check(resolveTag((prepareConversation(model, request(choice)).grammar as { tag: object }).tag))
+    const enforced = await checkerOf('required')
+    const free = await checkerOf('auto')
+    for (const given of casesOf(name)) {
+      const answer = answerWith(model, given)!
+      assert.ok(await enforced.accepts(before + answer), `${name} refuses ${answer}`)
+      assert.ok(await free.accepts(before + answer), `${name}, where calls are optional, refuses ${answer}`)
+      if (ambiguous_start === null)
+        assert.ok(await free.accepts(`${before}I will look.\n${answer}`), `${name} refuses text before ${answer}`)
+      const malformed = [
+        `Yes. ${answer}`,
+        answer.replaceAll(given[0]![0], 'unknown_tool'),
+        answer.replace('-42', '"no"'),
+        answer.replace('-42', '-4.2'),
+        answer.replace('celsius', 'kelvin'),
+        answer.replace('[1, 2, 3]', '[1, "two", 3]').replace('[1,2,3]', '[1,true,3]'),
+        answer.replace('title', 'tittle'),
+        answer.trimEnd().slice(0, -1),
+        `${answer.trimEnd()}!`,
+      ]
+      for (const text of malformed)
+        if (text !== answer) assert.ok(!(await enforced.accepts(before + text)), `${name} accepts ${text}`)
+    }
+  }
+})
+
+test('arguments that a schema leaves open are typed as they look, and a string stays one', { skip: missing }, () => {
+  const model = modelNamed('Qwen3-Coder')
+  const parameters = {
+    type: 'object',
+    properties: { code: { type: 'string' }, any: {}, maybe: { anyOf: [{ type: 'integer' }, { type: 'null' }] } },
+  }
+  const tool = { type: 'function', function: { name: 'f', parameters } }
+  const parser = prepareConversation(model, ask({ tools: [tool] })).createParser()
+  const argument = (name: string, value: string) => `<parameter=${name}>\n${value}\n</parameter>\n`
+  const given = argument('code', '42') + argument('any', '[1, 2]') + argument('maybe', '7')
+  const parts = [
+    ...parser.push(`<tool_call>\n<function=f>\n${given}</function>\n</tool_call>`),
+    ...parser.finish(false),
+  ]
+  assert.deepEqual(read(parts), [['f', { code: '42', any: [1, 2], maybe: 7 }]])
+})
+
+test('a call that is cut keeps the arguments so far, and the beginning of a call is no text', { skip: missing }, () => {
+  const model = modelNamed('Qwen3-Coder')
+  const parsed = (written: string) => {
+    const parser = prepareConversation(model, request('auto')).createParser()
+    return [...parser.push(written), ...parser.finish(true)]
+  }
+  const cut = parsed('Yes.\n\n<tool_call>\n<function=write_note>\n<parameter=text>\nHello the')
+  assert.deepEqual(
+    cut.map((part) => (part.kind === 'tool_call' ? part.arguments : part.kind === 'content' ? part.text : '')).join(''),
+    'Yes.{"text": "Hello the',
+  )
+  assert.deepEqual(parsed('Yes.\n\n<tool_call>\n<function=wri'), [{ kind: 'content', text: 'Yes.' }])
+  assert.deepEqual(parsed('Yes. <tool_'), [{ kind: 'content', text: 'Yes.' }])
+})
+
+test('a template that refuses probes, or writes no calls, gets tools in words', () => {
+  const template = (body: string) =>
+    readTemplate(
+      modelWith(`{% for message in messages %}{{ message.role }}: {{ message.content }}\n${body}{% endfor %}`),
+    )
+  assert.equal(template('{% if tools %}{{ raise_exception("No.") }}{% endif %}').tool_format.name, 'prompted')
+  assert.equal(template('{% if tools %}{{ tools | length }}{% endif %}').tool_format.name, 'prompted')
+  const always = modelWith('{{ raise_exception("Never.") }}{{ tools }}')
+  assert.equal(readTemplate(always).tool_format.name, 'prompted')
+  assert.throws(() => prepareConversation(always, ask({ tools: [now] })), /refuses these messages: Never\./)
+})
