@@ -140,6 +140,16 @@ export const hyperparameters = {
       computed: 'all linear layers',
       python: 'list[str] | str',
     },
+    experts: {
+      description:
+        'Whether the experts of a mixture get adapters too, one for each: they learn more, and take the memory and ' +
+        'the size of many adapters. The router that chooses among them stays as it is. Needs a `dropout` of 0.',
+      request: z.boolean(),
+      resolved: z.boolean(),
+      default: false,
+      default_words: 'where their adapters fit into a tenth of the memory for training',
+      python: 'bool',
+    },
   },
   training_config: {
     epochs: {

@@ -18,6 +18,7 @@ interface TrainOptions extends GlobalOptions {
   epochs?: number
   learningRate?: number
   batchSize?: number
+  experts?: boolean
   config?: string
   evaluation?: string
   /** A share; false: none. */
@@ -42,6 +43,8 @@ export function addTrainCommand(program: Program): void {
       .option('--epochs <count>', 'passes over the rows', wholeNumber('--epochs', 1))
       .option('--learning-rate <rate>', 'at its peak', decimal('--learning-rate'))
       .option('--batch-size <rows>', 'rows per step', wholeNumber('--batch-size', 1))
+      .option('--experts', 'train the experts of a mixture too; by default where their adapters fit into the memory')
+      .option('--no-experts', 'leave the experts of a mixture as they are')
       .option('--config <file>', 'JSON of everything else; docs/reference/job-config.md has the fields of config')
       .option('--evaluation <id>', 'an evaluation whose rows and graders score the result')
       .option(
@@ -126,7 +129,14 @@ function withHeldOut(config: JobConfig | undefined, share: number | boolean, row
 }
 
 /** What --config names, with the single options over it. */
-function readConfig({ config: file, method, epochs, learningRate, batchSize }: TrainOptions): JobConfig | undefined {
+function readConfig({
+  config: file,
+  method,
+  epochs,
+  learningRate,
+  batchSize,
+  experts,
+}: TrainOptions): JobConfig | undefined {
   const content = file === undefined ? {} : readJson(file)
   const training = {
     ...(content.training_config as object | undefined),
@@ -134,11 +144,13 @@ function readConfig({ config: file, method, epochs, learningRate, batchSize }: T
     ...(learningRate !== undefined && { learning_rate: learningRate }),
     ...(batchSize !== undefined && { batch_size: batchSize }),
   }
+  const lora = { ...(content.lora_config as object | undefined), ...(experts !== undefined && { experts }) }
   const config: JobConfig = {
     ...content,
     // The service says which methods there are.
     ...(method !== undefined && { method: method as Method }),
     ...(Object.keys(training).length > 0 && { training_config: training }),
+    ...(Object.keys(lora).length > 0 && { lora_config: lora }),
   }
   return Object.keys(config).length > 0 ? config : undefined
 }

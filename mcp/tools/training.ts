@@ -46,9 +46,14 @@ const Config = z
         'What is learned: answers (sft, the default) or preferences (dpo, kto); the rows must be of that kind.',
       ),
     lora_config: z
-      .looseObject({ r: z.int().optional(), alpha: z.number().optional(), dropout: z.number().optional() })
+      .looseObject({
+        r: z.int().optional(),
+        alpha: z.number().optional(),
+        dropout: z.number().optional(),
+        experts: z.boolean().optional().describe('Whether the experts of a mixture are trained too.'),
+      })
       .optional()
-      .describe('The adapter: rank and scale.'),
+      .describe('The adapter: rank, scale and what it changes.'),
     training_config: z
       .looseObject({
         epochs: z.number().optional().describe('Passes over the dataset.'),

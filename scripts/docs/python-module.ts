@@ -49,6 +49,7 @@ function literal({ default: value, python }: Hyperparameter): string {
   if (Array.isArray(value) && value.length === 0) return `field(default_factory=${python})`
   // A float stays one: the fingerprint of a spec tells 0 from 0.0.
   if (typeof value === 'number') return python === 'float' && Number.isInteger(value) ? `${value}.0` : String(value)
+  if (typeof value === 'boolean') return value ? 'True' : 'False'
   if (typeof value === 'string') return JSON.stringify(value)
   throw new Error(`scripts/docs/python-module.ts cannot write ${JSON.stringify(value)} as a default in Python.`)
 }

@@ -927,6 +927,8 @@ export interface JobConfig {
     /** Share of the adapter’s inputs that each training step drops. */ dropout?: number | undefined
     /** Names of the linear layers that get an adapter, such as `q_proj`; `all-linear` for all. With `projector` the layers between the vision tower and the language model of a base that reads pictures are trained, too, with all their weights. Full training takes `["all-linear", "projector"]` for that, and no other of these settings. */
     target_modules?: string[] | undefined
+    /** Whether the experts of a mixture get adapters too, one for each: they learn more, and take the memory and the size of many adapters. The router that chooses among them stays as it is. Needs a `dropout` of 0. */
+    experts?: boolean | undefined
   } | undefined
   /** The training. */ training_config?: {
     /** Number of passes over the whole dataset. */ epochs?: number | undefined
@@ -1025,6 +1027,7 @@ export interface ResolvedConfig {
     dropout: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
     /** In the language model. `all-linear` until the weights of the base have been downloaded. */
     target_modules: { value: string[]; source: 'request' | 'default' | 'base_size' | 'model' }
+    experts: { value: boolean; source: 'request' | 'default' | 'base_size' | 'model' }
   } | null
   /** Whether the projector of a base that reads pictures is trained too: as `target_modules` says. */
   projector?: { value: boolean; source: 'request' | 'default' | 'base_size' | 'model' }

@@ -103,7 +103,16 @@ test('target_modules names layers, all of them, and the projector', () => {
   assert.throws(() => resolve({ method: 'full', lora_config: { ...whole.lora_config, r: 8 } }), /has no adapter/)
 
   const projector = { path: '/mmproj.gguf', sha256: '' }
-  const before = { model_id: 'mdl_1', folder: '', gguf: '', r: 8, alpha: 16, target_modules: ['q_proj'], projector }
+  const before = {
+    model_id: 'mdl_1',
+    folder: '',
+    gguf: '',
+    r: 8,
+    alpha: 16,
+    target_modules: ['q_proj'],
+    experts: false,
+    projector,
+  }
   assert.deepEqual(
     resolve({}, before),
     [['q_proj'], true, 'model'],
@@ -112,4 +121,27 @@ test('target_modules names layers, all of them, and the projector', () => {
   assert.deepEqual(resolve(naming('q_proj', 'projector'), before)[1], true)
   assert.throws(() => resolve(naming('q_proj'), before), /mdl_1 has \["q_proj","projector"\]/)
   assert.throws(() => resolve(naming('q_proj', 'projector'), { ...before, projector: null }), /mdl_1 has \["q_proj"\]/)
+})
+
+test('experts are trained where their adapters fit into a tenth of the memory, or as the job says', () => {
+  const mixture = { expert_weights: 1e6, memory_bytes: 16 * 16e6 * 10 }
+  const resolve = (lora_config: JobConfig['lora_config'], known: typeof mixture | null | undefined = mixture) =>
+    resolveConfig({ ...(lora_config && { lora_config }) }, info, ['q_proj'], null, known).lora_config!.experts
+  assert.deepEqual(resolve(undefined), { value: true, source: 'default' })
+  assert.deepEqual(resolve({ r: 32 }), { value: false, source: 'default' }, 'twice the rank takes twice the memory')
+  assert.deepEqual(resolve({ dropout: 0.1 }), { value: false, source: 'default' })
+  assert.deepEqual(resolve({ r: 32, experts: true }), { value: true, source: 'request' })
+  assert.deepEqual(resolve({ experts: false }), { value: false, source: 'request' })
+  assert.deepEqual(resolve(undefined, null), { value: false, source: 'default' })
+  assert.throws(() => resolve({ experts: true }, null), /a\/base has no experts that an adapter can change/)
+  assert.throws(() => resolve({ experts: true, dropout: 0.1 }), /needs a dropout of 0/)
+  // Until its weights are here, nobody knows what a base has.
+  const pending = resolveConfig({ lora_config: { experts: true } }, info, undefined, null)
+  assert.deepEqual(pending.lora_config!.experts, { value: true, source: 'request' })
+  const adapter = { model_id: 'mdl_1', folder: '', gguf: '', r: 8, alpha: 16, target_modules: ['q_proj'] }
+  const before = { ...adapter, experts: true, projector: null }
+  const continued = resolveConfig({}, { ...info, adapter: before }, ['q_proj'], null, mixture)
+  assert.deepEqual(continued.lora_config!.experts, { value: true, source: 'model' })
+  const without = { lora_config: { experts: false } }
+  assert.throws(() => resolveConfig(without, { ...info, adapter: before }, ['q_proj'], null, mixture), /has true/)
 })

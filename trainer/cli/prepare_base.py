@@ -201,9 +201,9 @@ def describe(model_id: str, out: Path, source: str, converters: Path | None = No
                 parameters += count
     kind, layers = kind_of(out), {}
     if converters and kind != "embedding":
-        from trainer.model.targets import linear_modules
+        from trainer.model.targets import targets_of
 
-        layers["linear_modules"] = linear_modules(out / "hf", converters)
+        layers = targets_of(out / "hf", converters)
     return {
         "id": model_id,
         "kind": kind,

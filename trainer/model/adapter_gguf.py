@@ -7,57 +7,44 @@ tell all about it: one of each weight's row, one of its column, converted in the
 operations on factors instead, and knows not all of them.
 """
 
-import json
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from trainer.model.adapter_file import Pair, read_pairs
+from trainer.model.skeleton import Skeleton
 from trainer.runtime.converters import packages
 from trainer.runtime.errors import JobError
 
-PREFIX = "base_model.model."
 # A table's entry: the number of the weight's pair, times this, and a row or column.
 LINES = 1 << 24
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Factors of a weight's change, float32: a [rank, inputs], b [outputs, rank]. Experts that are stored as one weight
-    have a dimension before these.
-    """
-
-    a: torch.Tensor
-    b: torch.Tensor
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The weight's."""
-        return (*self.b.shape[:-1], self.a.shape[-1])
 
 
 def write_adapter_gguf(converters: Path, base: Path, folder: Path, file: Path, kind: str) -> None:
     """Writes PEFT's `folder`, an adapter of the checkpoint in `base`, to `file`, with tensors of `kind` (f32, f16, bf16
     or q8_0). Raises JobError("adapter_invalid") with a reason for the user if a weight of it is none of the engine's.
     """
-    config = json.loads((folder / "adapter_config.json").read_text())
-    pairs = read_pairs(folder / "adapter_model.safetensors")
+    skeleton = Skeleton(base)
+    config, pairs = read_pairs(folder, skeleton.model)
     with library(converters) as conversion, torch.inference_mode():
         import gguf
 
         models = [open_base(conversion, base, file) for _ in range(3)]
-        converted = convert(models, pairs)
+        converted = convert(models, pairs, skeleton)
+        scales = _scales_of_experts(models[0], skeleton) if any(pair.b.ndim == 3 for pair in converted.values()) else {}
         writer = gguf.GGUFWriter(file, gguf.MODEL_ARCH_NAMES[models[0].model_arch])
         writer.add_type(gguf.GGUFType.ADAPTER)
         writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
         writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, float(config["lora_alpha"]))
         for name, pair in converted.items():
             # The engine scales by alpha and the rank of the tensor, which joined weights have several times.
-            b = pair.b * (pair.b.shape[-1] / config["r"])
+            b = pair.b * (pair.b.shape[-1] / config["lora_alpha"])
+            if (scale := scales.get(name.replace(".weight", ".scale"))) is not None:
+                b = b * scale[:, None, None]
             halves = (pair.b, pair.a.mT) if name == "token_embd.weight" else (pair.a, b)
             for end, half in zip(("lora_a", "lora_b"), halves, strict=True):
                 data = half.float().contiguous().numpy()
@@ -68,24 +55,6 @@ def write_adapter_gguf(converters: Path, base: Path, folder: Path, file: Path, k
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
-
-
-def read_pairs(file: Path) -> dict[str, Pair]:
-    """The pairs of an adapter's file by the names of their base's weights."""
-    from safetensors.torch import load_file
-
-    tensors = {name: tensor.float() for name, tensor in load_file(file).items() if ".lora_" in name}
-    pairs = {}
-    for name, tensor in tensors.items():
-        weight = name.removeprefix(PREFIX)
-        if name.endswith(".lora_A.weight"):
-            other = tensors[name.replace(".lora_A.", ".lora_B.")]
-            pairs[weight.replace(".lora_A.", ".")] = Pair(tensor, other)
-        elif name.endswith(".lora_embedding_A"):
-            # An embedding's weight is [tokens, width], which PEFT's factors have the other way round.
-            other = tensors[name.replace(".lora_embedding_A", ".lora_embedding_B")]
-            pairs[weight.replace(".lora_embedding_A", ".weight")] = Pair(other.mT, tensor.mT)
-    return pairs
 
 
 @contextmanager
@@ -103,37 +72,65 @@ def open_base(conversion: Any, base: Path, file: Path) -> Any:
     kind = conversion.get_model_class(conversion.get_model_architecture(fields, conversion.ModelType.TEXT))
     model = kind(base, gguf.LlamaFileType.ALL_F32, file, eager=True, hparams=fields)
     # Mistral's is a wrapper around that of the model's kind.
-    return getattr(model, "impl", model)
+    model = getattr(model, "impl", model)
+    # Some classes keep what they were given in a field of the class.
+    for name in dir(model):
+        if name not in vars(model) and (kept := getattr(type(model), name, None)) in ({}, []):
+            setattr(model, name, type(kept)())
+    return model
 
 
-def convert(models: list[Any], pairs: dict[str, Pair]) -> dict[str, Pair]:
+def convert(models: list[Any], pairs: dict[str, Pair], skeleton: Skeleton) -> dict[str, Pair]:
     """The pairs by the names of the engine's weights. `models`: three converters of the base, which keep what they
-    were given. Raises JobError("adapter_invalid").
+    were given; `skeleton`: of the same. Raises JobError("adapter_invalid").
     """
     sources, used = list(pairs.values()), set[int]()
     converted = {}
     for number, (name, pair) in enumerate(pairs.items()):
-        item = models[0].filter_tensors((name, lambda: None))
-        if item is None:
-            raise unconvertible(name, "the engine does not read this weight")
-        block = next((int(part) for part in item[0].split(".") if part.isdecimal()), None)
-        try:
-            rows, columns, ones = (
-                dict(model.modify_tensors(table, item[0], block))
-                for model, table in zip(models, tables(number, pair.shape), strict=True)
-            )
-        except Exception as problem:
-            raise unconvertible(name, f"{type(problem).__name__}: {problem}") from problem
-        for target in rows:
-            # Some rules write a constant vector beside a weight.
-            if rows[target].ndim < 2:
-                continue
-            converted[target], joined = moved(sources, rows[target], columns[target], ones[target], target)
-            used |= joined
+        stored = [skeleton.as_stored(name, table) for table in tables(number, pair.shape)]
+        for part in stored[0]:
+            for target, rows, columns, ones in _by_rules(models, name, part, [table[part] for table in stored]):
+                # Some rules write a constant vector beside a weight.
+                if rows.ndim > 1:
+                    converted[target], joined = moved(sources, rows, columns, ones, target)
+                    used |= joined
     if left := [name for number, name in enumerate(pairs) if number not in used]:
         # Experts are stacked when all of a layer's have come.
         raise unconvertible(left[0], "the engine reads it only together with others that the adapter does not change")
     return converted
+
+
+def _scales_of_experts(model: Any, skeleton: Skeleton) -> dict[str, torch.Tensor]:
+    """What the engine multiplies the outputs of experts by, [experts], by its names: it does so before it adds an
+    adapter's part.
+    """
+    scales = {}
+    for stored in [name for name, shape in skeleton.shapes.items() if len(shape) == 1 and "scale" in name]:
+        table = skeleton.read(stored).float()
+        for name, *made in _by_rules([model], stored, stored, [table]):
+            if name.endswith("_exps.scale"):
+                scales[name] = made[0]
+    return scales
+
+
+def _by_rules(models: list[Any], name: str, stored: str, parts: list[torch.Tensor]) -> Generator[tuple[Any, ...]]:
+    """What converters make of a stored weight's tables, one for each: a name of the engine's and its tensors, one after
+    the other, as those of stacked experts are large.
+    """
+    item = models[0].filter_tensors((stored, lambda: None))
+    if item is None:
+        raise unconvertible(name, "the engine does not read this weight")
+    block = next((int(part) for part in item[0].split(".") if part.isdecimal()), None)
+    made = [iter(model.modify_tensors(part, item[0], block)) for model, part in zip(models, parts, strict=True)]
+    while True:
+        try:
+            each = [next(targets, None) for targets in made]
+        except Exception as problem:
+            raise unconvertible(name, f"{type(problem).__name__}: {problem}") from problem
+        targets = [part for part in each if part is not None]
+        if not targets:
+            return
+        yield targets[0][0], *(tensor for _, tensor in targets)
 
 
 def unconvertible(name: str, why: str) -> JobError:
@@ -173,18 +170,27 @@ def moved(
         chosen = numbers == number
         lines = rows[chosen] / ones[chosen] - number * LINES
         places = columns[chosen] / ones[chosen] - number * LINES
-        straight = (lines == lines[:, :1]).all() and (places == places[:1]).all()
-        if not straight or not (ones[chosen] == scales[chosen]).all():
+        if not (ones[chosen] == scales[chosen]).all():
             raise unconvertible(name, "its rows and columns are mixed")
-        factors = sources[number]
-        outputs = factors.b.shape[-2]
-        line, place = lines[:, 0].long(), places[0].long()
-        down, up = factors.a, factors.b
-        if up.ndim == 3:
-            expert = int(line[0]) // outputs
-            down, up, line = down[expert], up[expert], line - expert * outputs
+        if (lines == lines[:, :1]).all() and (places == places[:1]).all():
+            down, up = _picked(sources[number], lines[:, 0], places[0])
+        elif (lines == lines[:1]).all() and (places == places[:, :1]).all():
+            # Transposed.
+            up, down = (factor.T for factor in _picked(sources[number], lines[0], places[:, 0]))
+        else:
+            raise unconvertible(name, "its rows and columns are mixed")
         part = torch.zeros(len(numbers), up.shape[1])
-        part[chosen] = up[line] * scales[chosen].float()
-        a.append(down[:, place])
+        part[chosen] = up * scales[chosen].float()
+        a.append(down)
         b.append(part)
     return Pair(torch.cat(a), torch.cat(b, 1)), set(numbers.tolist())
+
+
+def _picked(pair: Pair, lines: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A with these columns, and B with these rows, of the expert whose rows they are."""
+    line, down, up = lines.long(), pair.a, pair.b
+    if up.ndim == 3:
+        outputs = up.shape[1]
+        expert = int(line[0]) // outputs
+        down, up, line = down[expert], up[expert], line - expert * outputs
+    return down[:, places.long()], up[line]

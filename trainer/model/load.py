@@ -12,7 +12,18 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from trainer.data.sight import is_vision, sight_of
 from trainer.data.tokenizer import Tokenizer
-from trainer.model import attention, fast_layers, fast_lora, gpu, position_mixers, projector, quantized, served, vision
+from trainer.model import (
+    attention,
+    experts,
+    fast_layers,
+    fast_lora,
+    gpu,
+    position_mixers,
+    projector,
+    quantized,
+    served,
+    vision,
+)
 from trainer.model.model import Model, base_of
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sha256_of
@@ -131,15 +142,22 @@ def with_adapter(base: Model, spec: ModelSpec) -> Model:
     """The base, frozen, with a fresh adapter or that of `spec.start`."""
     assert spec.lora, "the spec of an adapter has its shape"
     config = lora_config(spec.lora)
+    if spec.lora.experts:
+        config.target_parameters = experts.target_parameters(base)
+        if not config.target_parameters:
+            raise JobError(
+                "adapter_invalid", f"{spec.base.id} has no experts that an adapter can change. Leave out `experts`."
+            )
     if is_vision(base.config):
         vision.restrict(config, base)
     if spec.projector:
         config.modules_to_save = [projector.path_of(base)]
     embeddings = base.get_input_embeddings().weight
     as_served = served.Served(spec, base, embeddings.device, embeddings.dtype)
-    model = cast(Model, get_peft_model(cast(torch.nn.Module, base), config))
-    if spec.start and (unknown := set_peft_model_state_dict(model, adapter_weights(spec.start)).unexpected_keys):
-        raise JobError("internal", f"The adapter to start from has weights that this job does not: {unknown[0]}.")
+    with experts.named_as_given():
+        model = cast(Model, get_peft_model(cast(torch.nn.Module, base), config))
+        if spec.start and (unknown := set_peft_model_state_dict(model, adapter_weights(spec.start)).unexpected_keys):
+            raise JobError("internal", f"The adapter to start from has weights that this job does not: {unknown[0]}.")
     # The adapter's folder names the base by its public id, not by this machine's path.
     model.peft_config["default"].base_model_name_or_path = spec.base.id
     for parameter in model.parameters():
@@ -148,6 +166,7 @@ def with_adapter(base: Model, spec: ModelSpec) -> Model:
     model.served = as_served
     if not (position_mixers.keeps_apart(model) and fast_layers.install(model)):
         fast_lora.install(model)
+    experts.install(model)
     return model.train()
 
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from peft.tuners.lora.layer import LoraLayer
+from peft.tuners.lora.layer import LoraLayer, ParamWrapper
 from safetensors import safe_open
 from torch.nn.functional import linear
 
 from trainer.model import quantized
+from trainer.model.experts import Experts, expert_modules, outermost
 from trainer.model.model import Model, base_of, factors_of, replace_forward, restore_forward
 from trainer.runtime.spec import ModelSpec
 
@@ -80,10 +81,15 @@ class Served:
             yield
             return
         restore, head = [], vars(model).pop("body_and_head", None)
+        mixtures = self._mixtures(model)
+        inside = {id(part) for mixture in mixtures.values() for part in (*mixture.adapters.values(), mixture.module)}
         try:
             for name, module in base_of(model).named_modules():
                 restore.append((module, restore_forward(module), {}))
-                self._replace(name, module, restore[-1][2])
+                if name in mixtures:
+                    replace_forward(module, partial(self._mixed, name, mixtures[name]))
+                elif id(module) not in inside:
+                    self._replace(name, module, restore[-1][2])
             yield
         finally:
             for module, forward, parameters in restore:
@@ -97,6 +103,9 @@ class Served:
 
     def _replace(self, name: str, module: torch.nn.Module, widened: dict) -> None:
         """Gives a module a forward pass in float32, or float32 parameters, whose former data go into `widened`."""
+        if isinstance(module, ParamWrapper):
+            # Its own pass, of experts in float32.
+            return
         if isinstance(module, LoraLayer):
             replace_forward(module, partial(self._adapted, name, module))
         elif isinstance(module, torch.nn.Linear):
@@ -108,6 +117,30 @@ class Served:
                 if parameter.dtype != torch.float32:
                     widened[parameter] = parameter.data
                     parameter.data = self._original(f"{name}.{own}", parameter).float()
+
+    def _mixtures(self, model: Model) -> dict[str, Experts]:
+        """Experts that are widened one at a time, by the names of the modules that are called."""
+        called = {name: Experts(wrapper) for name, wrapper in outermost(model)}
+        wrapped = {id(mixture.module) for mixture in called.values()}
+        bare = {name: Experts(module) for name, module in expert_modules(model) if id(module) not in wrapped}
+        return {name: mixture for name, mixture in (called | bare).items() if mixture.is_common}
+
+    def _mixed(
+        self,
+        name: str,
+        mixture: Experts,
+        hidden_states: torch.Tensor,
+        top_k_index: torch.Tensor,
+        top_k_weights: torch.Tensor,
+    ) -> torch.Tensor:
+        weights: dict[str, torch.Tensor] = {}
+
+        def read(weight: str, expert: int) -> torch.Tensor:
+            if weight not in weights:
+                weights[weight] = self._original(f"{name}.{weight}", getattr(mixture.module, weight))
+            return mixture.turned(weights[weight][expert].float())
+
+        return mixture.compute(hidden_states.float(), top_k_index, top_k_weights, read)
 
     def _original(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         """A frozen weight as the base's files have it, where it was rounded for the training."""

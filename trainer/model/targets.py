@@ -1,11 +1,14 @@
-"""Which layers of a base an adapter can change, by what they are: no list of families."""
+"""Which weights of a base an adapter can change, by what they are: no list of families."""
 
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from trainer.model.adapter_gguf import Pair, convert, library, open_base
+from trainer.model.adapter_file import Pair
+from trainer.model.adapter_gguf import convert, library, open_base
+from trainer.model.experts import expert_modules, stacked
+from trainer.model.skeleton import Skeleton
 from trainer.runtime.errors import JobError
 
 # Parts of names of the engine's weights that llama.cpp multiplies without an adapter's product: one there would be
@@ -17,17 +20,15 @@ DEAF_OF_LATENT = ("attn_q.",)
 ROUTING = ("gate_inp",)
 
 
-def linear_modules(folder: Path, converters: Path) -> list[str]:
-    """Names of the linear layers in the language model of the checkpoint in `folder` that the engine serves with an
-    adapter, in their order. Reads its configuration and the names of its tensors, not its weights.
-    """
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+def targets_of(folder: Path, converters: Path) -> dict[str, Any]:
+    """What an adapter of the checkpoint in `folder` can change as the engine serves it. Reads its configuration and the
+    names of its tensors, not its weights.
 
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    sees = hasattr(config, "vision_config") or config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    with torch.device("meta"):
-        model: Any = (AutoModelForImageTextToText if sees else AutoModelForCausalLM).from_config(config)
+    `linear_modules`: names of the linear layers in the language model, in their order. `expert_weights`: of a mixture
+    whose experts can be changed, how many weights a rank takes for all of them.
+    """
+    skeleton = Skeleton(folder)
+    model = skeleton.loaded
     inside = {id(module) for module in model.get_decoder().modules()}
     layers = {
         name: module
@@ -44,9 +45,26 @@ def linear_modules(folder: Path, converters: Path) -> list[str]:
             kind = (leaf, type(parent), layer.weight.shape)
             if usable.get(leaf, True) and kind not in looked_at:
                 looked_at.add(kind)
-                usable[leaf] = not _is_read_past(parent, leaf) and _is_heard(models, name, layer)
-    moved = _moved_by_peft(config.model_type)
-    return [leaf for leaf, fits in usable.items() if fits and leaf not in moved]
+                shape = layer.weight.shape
+                usable[leaf] = not _is_read_past(parent, leaf) and _is_heard(
+                    models, skeleton, {f"{name}.weight": shape}
+                )
+        mixtures = list(expert_modules(model))
+        heard = [_is_heard(models, skeleton, _shapes(name, module)) for name, module in mixtures[:1]]
+    weights = sum(
+        shape.numel() // max(shape[-2:]) // min(shape[-2:]) * (shape[-2] + shape[-1])
+        for name, module in mixtures
+        for shape in _shapes(name, module).values()
+    )
+    return {
+        "linear_modules": [leaf for leaf, fits in usable.items() if fits],
+        **({"expert_weights": weights} if heard == [True] else {}),
+    }
+
+
+def _shapes(name: str, module: torch.nn.Module) -> dict[str, torch.Size]:
+    """The shapes of a mixture's experts, by their names."""
+    return {f"{name}.{weight}": getattr(module, weight).shape for weight in stacked(module)}
 
 
 def _is_read_past(parent: torch.nn.Module, leaf: str) -> bool:
@@ -54,21 +72,16 @@ def _is_read_past(parent: torch.nn.Module, leaf: str) -> bool:
     return leaf == "out_proj" and hasattr(parent, "D")
 
 
-def _is_heard(models: list[Any], name: str, layer: torch.nn.Linear) -> bool:
-    """Whether all that the layer becomes in the engine takes an adapter."""
-    pair = Pair(torch.zeros(1, layer.in_features), torch.zeros(layer.out_features, 1))
+def _is_heard(models: list[Any], skeleton: Skeleton, shapes: dict[str, torch.Size]) -> bool:
+    """Whether all that these weights become in the engine takes an adapter."""
+    pairs = {
+        name: Pair(torch.zeros(*shape[:-2], 1, shape[-1]), torch.zeros(*shape[:-1], 1))
+        for name, shape in shapes.items()
+    }
     try:
-        names = convert(models, {f"{name}.weight": pair})
+        names = convert(models, pairs, skeleton)
     except JobError:
         return False
     latent = "kv_lora_rank" in models[0].hparams
     deaf = (*DEAF, *ROUTING, *(DEAF_OF_LATENT if latent else ()))
     return not any(part in target for target in names for part in deaf)
-
-
-def _moved_by_peft(family: str) -> set[str]:
-    """Names that PEFT takes for those of experts in this family, although other layers have them too."""
-    from peft.utils import transformers_weight_conversion as conversion
-
-    pattern, moved = conversion._MODEL_TO_CONVERSION_PATTERN.get(family), conversion._MOE_TARGET_MODULE_MAPPING
-    return set(moved[pattern]) if pattern in moved else set()

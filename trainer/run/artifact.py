@@ -8,6 +8,7 @@ from typing import Any
 from trainer.data.sight import PROCESSOR_FILES
 from trainer.data.tokenizer import Tokenizer
 from trainer.data.tokenizer_identity import write_description
+from trainer.model.experts import describe_to_peft
 from trainer.model.model import Model
 from trainer.run.convert_to_gguf import convert_adapter, convert_model
 from trainer.run.projector_file import NAME as PROJECTOR
@@ -54,6 +55,7 @@ def write_folder(model: Model, tokenizer: Tokenizer, spec: ModelSpec, out: Path)
         model.save_pretrained(folder)
     else:
         model.save_pretrained(folder, save_embedding_layers=False)
+        describe_to_peft(model, folder)
         # peft's model card is an empty form.
         (folder / "README.md").unlink(missing_ok=True)
     tokenizer.save_pretrained(folder)

@@ -50,6 +50,9 @@ class Lora:
     # layers between the vision tower and the language model of a base that reads pictures are trained, too, with all
     # their weights. Full training takes `["all-linear", "projector"]` for that, and no other of these settings.
     target_modules: list[str] | str
+    # Whether the experts of a mixture get adapters too, one for each: they learn more, and take the memory and the size
+    # of many adapters. The router that chooses among them stays as it is. Needs a `dropout` of 0.
+    experts: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,11 +121,13 @@ class Spec(ModelSpec):
     def fingerprint(self) -> str:
         """Hash of everything that decides the weights. A checkpoint with another fingerprint belongs to another run."""
         evaluation = self.evaluation
+        # Checkpoints older than adapters of experts have none.
+        lora = self.lora and {name: value for name, value in asdict(self.lora).items() if name != "experts" or value}
         deciding = [
             self.base.id,
             self.dataset.identity,
             self.method,
-            self.lora and asdict(self.lora),
+            lora,
             asdict(self.training),
         ]
         deciding += [self.start and self.start.sha256]

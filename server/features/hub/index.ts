@@ -6,6 +6,7 @@ export {
   type Hub,
   type LocalBase,
   linearModules,
+  type Mixture,
   maxRowTokens,
   type Projector,
   requireRowTokens,

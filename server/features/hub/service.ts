@@ -42,6 +42,14 @@ export interface LocalBase {
   hf: string | null
   /** Names of the layers that an adapter can change as it is served; null where the base was added without a look. */
   linear_modules: string[] | null
+  /** Weights that a rank of an adapter of its experts takes; null where an adapter cannot change experts. */
+  expert_weights: number | null
+}
+
+/** Weights that a rank of an adapter takes for all experts of a base, and bytes of memory for training. */
+export interface Mixture {
+  expert_weights: number
+  memory_bytes: number
 }
 
 /** A base that can be trained. */
@@ -109,6 +117,7 @@ const ModelFile = z
     hf: z.string().nullable(),
     keep_original_weights: z.boolean().default(false),
     linear_modules: z.array(z.string()).optional(),
+    expert_weights: z.int().positive().optional(),
   })
   .refine(({ kind, projector, projector_sha256 }) => kind !== 'vision' || (projector && projector_sha256))
 
@@ -180,6 +189,7 @@ export class Hub {
         projector: kind === 'vision' ? { path: path.join(folder, projector!), sha256: projector_sha256! } : null,
         hf: hf !== null && existsSync(hf) ? hf : null,
         linear_modules: file.linear_modules ?? null,
+        expert_weights: file.expert_weights ?? null,
       }
     } catch {
       // A folder without a readable model.json is no model, and must not break the list.
@@ -262,6 +272,11 @@ export class Hub {
   /** Names of the layers of a base that an adapter can change: the possible target modules of a job. */
   linearModules(base: TrainableBase): string[] {
     return base.linear_modules ?? linearModules(base.hf)
+  }
+
+  /** What decides whether a job trains the experts of a base: null if it has none that an adapter can change. */
+  mixture({ expert_weights }: TrainableBase): Mixture | null {
+    return expert_weights === null ? null : { expert_weights, memory_bytes: this.options.memory_bytes }
   }
 
   /** Why the projector of a base cannot be trained, as a part of a sentence; null if it can. */

@@ -12,7 +12,7 @@ import {
   type ValueSource,
 } from '../../../contract/hyperparameters.ts'
 import type { JobConfig } from '../../../contract/job-config.ts'
-import { type LocalBase, maxRowTokens, requireRowTokens } from '../hub/index.ts'
+import { type LocalBase, type Mixture, maxRowTokens, requireRowTokens } from '../hub/index.ts'
 import type { StartingModel } from '../models/index.ts'
 
 /**
@@ -50,6 +50,7 @@ interface Inputs {
   method: Method
   base: BaseInfo['base']
   linear_modules: string[] | undefined
+  mixture: Mixture | null | undefined
 }
 
 type Resolved<G extends GroupName> = NonNullable<ResolvedConfig[G]>
@@ -80,6 +81,17 @@ const byDefault = from('default')
 const byRequest = from('request')
 const byModel = from('model')
 
+/** Bytes that a weight of an adapter takes in training: itself, its gradient and two moments, in float32. */
+const bytes_per_adapter_weight = 16
+/** Share of the memory for training that adapters of experts may take where a job does not say so. */
+const experts_memory_share = 0.1
+
+/** Whether a job that does not say trains experts. */
+const trainsExperts = ({ mixture, config }: Inputs, r: number): boolean =>
+  Boolean(mixture) &&
+  !config.lora_config?.dropout &&
+  mixture!.expert_weights * r * bytes_per_adapter_weight <= mixture!.memory_bytes * experts_memory_share
+
 /** The values of a group that is valid: the requested ones, and defaults for the others. */
 function resolveGroup<G extends GroupName>(
   group: G,
@@ -99,19 +111,20 @@ function resolveGroup<G extends GroupName>(
 
 /**
  * All values that a job trains with, each with its source. `linear_modules` are the names of the base's linear layers,
- * undefined until its weights are here; `projectorProblem` is why its projector cannot be trained, if it cannot. Throws
- * invalid_request for a module that the base lacks, for rows longer than its context, and for LoRA settings with full
- * training.
+ * and `mixture` tells of its experts, null if it has none to train; both undefined until its weights are here.
+ * `projectorProblem` is why its projector cannot be trained, if it cannot. Throws invalid_request for a module that the
+ * base lacks, for rows longer than its context, and for LoRA settings with full training.
  */
 export function resolveConfig(
   config: JobConfig,
   info: BaseInfo,
   linear_modules: string[] | undefined,
   projectorProblem: string | null,
+  mixture?: Mixture | null,
 ): ResolvedConfig {
   const { base, adapter } = info
   const { method = methodEntry.default, method_options = {}, training_config = {}, evaluation_config = {} } = config
-  const inputs = { config, method, base, linear_modules }
+  const inputs = { config, method, base, linear_modules, mixture }
   const trainsProjector = config.lora_config?.target_modules?.includes(projectorName) ?? false
   if (trainsProjector && projectorProblem !== null)
     throw invalidModules(` names the projector, which cannot be trained: ${projectorProblem}. Leave it out.`)
@@ -218,16 +231,45 @@ function resolveLora(inputs: Inputs, adapter: BaseInfo['adapter']): Resolved<'lo
         `It has ${linear_modules?.join(', ')}.`,
       { available: linear_modules },
     )
+  requireExperts(inputs)
   const resolved = resolveGroup('lora_config', requested, inputs)
-  if (!adapter) return resolved
+  if (!adapter) {
+    const experts = requested.experts === undefined && byDefault(trainsExperts(inputs, resolved.r.value))
+    return { ...resolved, ...(experts && { experts }) }
+  }
   requireSameAdapter(requested, adapter, config.lora_config?.target_modules?.includes(projectorName))
-  const { r, alpha, target_modules } = adapter
-  return { ...resolved, r: byModel(r), alpha: byModel(alpha), target_modules: byModel(target_modules) }
+  const { r, alpha, target_modules, experts } = adapter
+  return {
+    ...resolved,
+    r: byModel(r),
+    alpha: byModel(alpha),
+    target_modules: byModel(target_modules),
+    experts: byModel(experts),
+  }
 }
 
-/** A job that continues an adapter must keep its rank, alpha and modules. */
+function requireExperts({ config, base, mixture }: Inputs): void {
+  const field = 'config.lora_config.experts'
+  const { experts, dropout } = config.lora_config ?? {}
+  if (!experts) return
+  if (mixture === null)
+    throw new ApiError(
+      'invalid_request',
+      `'${field}': ${base.id} has no experts that an adapter can change. Leave it out.`,
+      { details: { field } },
+    )
+  if (dropout)
+    throw new ApiError(
+      'invalid_request',
+      `'${field}' needs a dropout of 0, and this job has ${dropout}: experts have no inputs of their own to drop. ` +
+        'Leave one of them out.',
+      { details: { field } },
+    )
+}
+
+/** A job that continues an adapter must keep its rank, alpha, modules and experts. */
 function requireSameAdapter(
-  { r, alpha, target_modules }: NonNullable<JobConfig['lora_config']>,
+  { r, alpha, target_modules, experts }: NonNullable<JobConfig['lora_config']>,
   adapter: NonNullable<StartingModel['adapter']>,
   trainsProjector = false,
 ): void {
@@ -240,6 +282,7 @@ function requireSameAdapter(
     )
   if (r !== undefined && r !== adapter.r) throw differs('r', adapter.r)
   if (alpha !== undefined && alpha !== adapter.alpha) throw differs('alpha', adapter.alpha)
+  if (experts !== undefined && experts !== adapter.experts) throw differs('experts', adapter.experts)
   const modules = (layers: string[], projector: boolean) => [...layers, ...(projector ? [projectorName] : [])]
   const ours = modules(adapter.target_modules, adapter.projector !== null)
   if (target_modules && modules([...target_modules].sort(), trainsProjector).join() !== ours.join())

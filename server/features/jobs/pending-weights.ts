@@ -58,6 +58,7 @@ export const resolveLocalConfig = (
     startingModel,
     hub.linearModules(startingModel.base),
     hub.projectorProblem(startingModel.base_model_id),
+    hub.mixture(startingModel.base),
   ),
   tokenizer: tokenizerIdentity(startingModel.base.hf),
   parse_control_tokens,

@@ -165,7 +165,7 @@ export function createAdapterImporter({
           base: { id: startingModel.base_model_id, path: startingModel.base.hf },
           start: await adapterSpec({
             ...startingModel,
-            adapter: { model_id: '', folder, gguf: '', projector: null, ...shape },
+            adapter: { model_id: '', folder, gguf: '', projector: null, experts: false, ...shape },
           }),
           lora: shape,
           // What changes another layer is merged.

@@ -30,6 +30,8 @@ export interface StartingModel {
         r: number
         alpha: number
         target_modules: string[]
+        /** Whether it changes experts. */
+        experts: boolean
       }
 }
 
@@ -66,8 +68,21 @@ export async function resolveStartingModel(
       projector: ownProjector(modelFolder, tuned.projector_sha256),
       r: config.r,
       alpha: config.lora_alpha,
-      target_modules: [...config.target_modules].sort(),
+      ...targetsOf(config),
     },
+  }
+}
+
+/**
+ * What an adapter changes. Layers whose names PEFT would take for those of experts are parameters in its file
+ * (trainer/model/experts.py), as the experts are.
+ */
+function targetsOf(config: { target_modules: string[]; target_parameters?: string[] | null }) {
+  const parameters = config.target_parameters ?? []
+  const layers = parameters.filter((name) => name.endsWith('.weight')).map((name) => name.split('.').at(-2)!)
+  return {
+    target_modules: [...new Set([...config.target_modules, ...layers])].sort(),
+    experts: layers.length < parameters.length,
   }
 }
 

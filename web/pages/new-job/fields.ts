@@ -5,7 +5,7 @@ import { formatCount, formatNumber } from '../../lib/format.ts'
 export interface HyperparameterInfo {
   name: string
   description: string
-  type: 'integer' | 'number' | 'string' | 'choice' | 'list'
+  type: 'integer' | 'number' | 'boolean' | 'string' | 'choice' | 'list'
   choices?: readonly string[]
   minimum?: number
   /** Must be greater than this. */
@@ -46,7 +46,7 @@ export const defaultOf = ({ default: value, default_words }: HyperparameterInfo)
 
 /** What is wrong with a value, before the service is asked. */
 export function problemOf(info: HyperparameterInfo, value: unknown): string | undefined {
-  if (value === undefined || info.type === 'string' || info.type === 'choice') return undefined
+  if (value === undefined || ['boolean', 'string', 'choice'].includes(info.type)) return undefined
   if (info.type === 'list') {
     const { length } = value as unknown[]
     return info.most !== undefined && length > info.most ? `At most ${info.most}; these are ${length}.` : undefined

@@ -68,7 +68,11 @@ const shown = (value: unknown): string | undefined =>
       ? value.join(', ')
       : typeof value === 'string'
         ? value
-        : undefined
+        : typeof value === 'boolean'
+          ? value
+            ? 'yes'
+            : 'no'
+          : undefined
 
 /** Longer words stand below the field alone. */
 const placeholder_characters = 24
@@ -102,6 +106,18 @@ function Control({ info, value, onChange, inForce }: Omit<SettingProps, 'error' 
           choices={[
             { value: ofDefault, label: `Default (${placeholder})` },
             ...(info.choices ?? []).map((each) => ({ value: each, label: each })),
+          ]}
+        />
+      )
+    case 'boolean':
+      return (
+        <Select<string>
+          value={typeof value === 'boolean' ? String(value) : ofDefault}
+          onChange={(next) => onChange(next === ofDefault ? undefined : next === 'true')}
+          choices={[
+            { value: ofDefault, label: `Default (${placeholder})` },
+            { value: 'true', label: 'Yes' },
+            { value: 'false', label: 'No' },
           ]}
         />
       )

@@ -16,7 +16,16 @@ export const groups: readonly HyperparameterGroup[] = [
       { "name": "undesirable_weight", "description": "For `kto`: weight of the answers rated as bad. Raise it where they are few.", "type": "number", "above": 0, "maximum": 100, "default": 1 }
     ]
   },
-  { "name": "lora_config", "entries": [ { "name": "r", "description": "Rank of the adapter: how much it can learn, and how large it is.", "type": "integer", "minimum": 8, "maximum": 64, "default": 16 }, { "name": "alpha", "description": "Scale of the adapter: what it adds is multiplied by alpha / r.", "type": "integer", "minimum": 1, "maximum": 1024, "default_words": "twice `r`" }, { "name": "dropout", "description": "Share of the adapter’s inputs that each training step drops.", "type": "number", "minimum": 0, "maximum": 0.5, "default": 0 }, { "name": "target_modules", "description": "Names of the linear layers that get an adapter, such as `q_proj`; `all-linear` for all. With `projector` the layers between the vision tower and the language model of a base that reads pictures are trained, too, with all their weights. Full training takes `[\"all-linear\", \"projector\"]` for that, and no other of these settings.", "type": "list", "most": 100, "default_words": "all linear layers" } ] },
+  {
+    "name": "lora_config",
+    "entries": [
+      { "name": "r", "description": "Rank of the adapter: how much it can learn, and how large it is.", "type": "integer", "minimum": 8, "maximum": 64, "default": 16 },
+      { "name": "alpha", "description": "Scale of the adapter: what it adds is multiplied by alpha / r.", "type": "integer", "minimum": 1, "maximum": 1024, "default_words": "twice `r`" },
+      { "name": "dropout", "description": "Share of the adapter’s inputs that each training step drops.", "type": "number", "minimum": 0, "maximum": 0.5, "default": 0 },
+      { "name": "target_modules", "description": "Names of the linear layers that get an adapter, such as `q_proj`; `all-linear` for all. With `projector` the layers between the vision tower and the language model of a base that reads pictures are trained, too, with all their weights. Full training takes `[\"all-linear\", \"projector\"]` for that, and no other of these settings.", "type": "list", "most": 100, "default_words": "all linear layers" },
+      { "name": "experts", "description": "Whether the experts of a mixture get adapters too, one for each: they learn more, and take the memory and the size of many adapters. The router that chooses among them stays as it is. Needs a `dropout` of 0.", "type": "boolean", "default_words": "where their adapters fit into a tenth of the memory for training" }
+    ]
+  },
   {
     "name": "training_config",
     "entries": [

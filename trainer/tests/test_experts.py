@@ -1,0 +1,128 @@
+"""Adapters of a mixture's experts: what they compute, and what PEFT and the engine read of them."""
+
+import sys
+from functools import cache
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from trainer.model import experts, targets
+from trainer.model.adapter_file import read_pairs
+from trainer.model.adapter_gguf import library, open_base, write_adapter_gguf
+from trainer.model.skeleton import Skeleton
+from trainer.tests.conftest import CONVERTERS, ROOT
+
+sys.path.insert(0, str(ROOT / "tests/families"))
+import checkpoints
+
+# An expert a tensor in the files; transposed and interleaved; without a gate; under other names, beside shared experts.
+FAMILIES = ("qwen3_moe", "gpt_oss", "nemotron_h", "glm4_moe")
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def folder(request, tmp_path_factory):
+    """The checkpoint of a family."""
+    folder = tmp_path_factory.mktemp(request.param)
+    checkpoints.write(request.param, folder)
+    return folder
+
+
+def load(folder):
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+
+
+@cache
+def linear_modules(folder):
+    return targets.targets_of(folder, CONVERTERS)["linear_modules"]
+
+
+def adapted(folder, **options):
+    """The model with a random adapter of its experts and dense layers."""
+    base = load(folder)
+    config = LoraConfig(
+        r=4,
+        lora_alpha=8,
+        target_modules=linear_modules(folder),
+        target_parameters=experts.target_parameters(base),
+        **options,
+    )
+    torch.manual_seed(0)
+    with experts.named_as_given():
+        model = get_peft_model(base, config)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.2)
+    return model.eval()
+
+
+IDS = torch.randint(100, 40000, (1, 24), generator=torch.Generator().manual_seed(0))
+
+
+def logits(model):
+    return model(input_ids=IDS, use_cache=False).logits
+
+
+def test_experts_compute_what_peft_computes_with_its_gradients(folder):
+    def computed(replaced):
+        model = adapted(folder)
+        assert not replaced or experts.install(model) > 0
+        result = logits(model)
+        result.square().mean().backward()
+        return result, {name: weight.grad for name, weight in model.named_parameters() if weight.requires_grad}
+
+    (expected, gradients), (result, own) = computed(False), computed(True)
+    torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-4)
+    assert any(".experts." in name for name in own)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(own[name], gradient, atol=1e-6, rtol=1e-3, msg=name)
+
+
+def test_peft_reads_back_what_was_trained_and_no_router(folder, tmp_path):
+    model = adapted(folder)
+    model.save_pretrained(tmp_path, save_embedding_layers=False)
+    experts.describe_to_peft(model, tmp_path)
+    read = PeftModel.from_pretrained(load(folder), tmp_path)
+    names = [{name for name, _ in each.named_parameters() if ".lora_" in name} for each in (model, read)]
+    assert names[0] == names[1]
+    assert not any(".gate." in name or ".router." in name for name in names[0])
+    torch.testing.assert_close(logits(read), logits(model), atol=1e-5, rtol=1e-4)
+
+
+# The engine's file has one alpha and divides it by each tensor's rank.
+SCALES = {
+    "use_rslora": True,
+    "rank_pattern": {"experts.down_proj": 2},
+    "alpha_pattern": {r".*\.experts\.down_proj": 5, "o_proj": 3},
+}
+
+
+def test_the_file_changes_the_engines_experts_as_the_adapter_does_the_checkpoints(folder, tmp_path):
+    model = adapted(folder, **SCALES)
+    model.save_pretrained(tmp_path, save_embedding_layers=False)
+    experts.describe_to_peft(model, tmp_path)
+    file = tmp_path / "adapter.gguf"
+    write_adapter_gguf(CONVERTERS, folder, tmp_path, file, "f32")
+    skeleton = Skeleton(folder)
+    _, pairs = read_pairs(tmp_path, skeleton.model)
+    merged, base = model.merge_and_unload(), load(folder)
+    with library(CONVERTERS) as conversion, torch.no_grad():
+        import gguf
+
+        rules = open_base(conversion, folder, folder / "none.gguf")
+        expected = {}
+        for name in pairs:
+            change = merged.get_parameter(name) - base.get_parameter(name)
+            for stored, part in skeleton.as_stored(name, change).items():
+                converted, _ = rules.filter_tensors((stored, lambda: None))
+                block = next(int(each) for each in converted.split(".") if each.isdecimal())
+                expected |= dict(rules.modify_tensors(part, converted, block))
+        reader = gguf.GGUFReader(file)
+        tensors = {tensor.name: torch.from_numpy(tensor.data.copy()) for tensor in reader.tensors}
+        alpha = reader.fields["adapter.lora.alpha"].contents()
+    assert len(tensors) == 2 * len(expected)
+    assert any("_exps." in name for name in expected)
+    for name, change in expected.items():
+        a, b = tensors[f"{name}.lora_a"], tensors[f"{name}.lora_b"]
+        torch.testing.assert_close(alpha / b.shape[-1] * b @ a, change, atol=1e-5, rtol=1e-4, msg=name)
