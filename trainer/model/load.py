@@ -150,6 +150,8 @@ def with_adapter(base: Model, spec: ModelSpec) -> Model:
             )
     if is_vision(base.config):
         vision.restrict(config, base)
+    else:
+        vision.leave_out_all_but_text(config, base)
     if spec.projector:
         config.modules_to_save = [projector.path_of(base)]
     embeddings = base.get_input_embeddings().weight

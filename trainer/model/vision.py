@@ -6,6 +6,7 @@ is mapped into memory.
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -86,6 +87,20 @@ def restrict(config: LoraConfig, base: Model) -> None:
     # PEFT makes a set of a list itself.
     config.target_modules = cast(list[str], wanted)
     config.exclude_modules = rf"(.*\.)?({'|'.join(PARTS)})\..*"
+
+
+def leave_out_all_but_text(config: LoraConfig, base: Model) -> None:
+    """Keeps adapters out of what a base has beside its language model and the head, whatever it is called."""
+    decoder, head = base.get_decoder(), base.get_output_embeddings()
+    path = next(name for name, module in base.named_modules() if module is decoder)
+    holders = {path.rsplit(".", count)[0] for count in range(1, path.count(".") + 1)} | {"", path}
+    beside = [
+        name
+        for name, module in base.named_modules()
+        if name not in holders and name.rpartition(".")[0] in holders - {path} and module is not head
+    ]
+    if beside:
+        config.exclude_modules = rf"({'|'.join(map(re.escape, beside))})(\..*)?"
 
 
 def inputs_of(model: Model, packed: Pack) -> dict[str, Any]:

@@ -11,7 +11,10 @@ from transformers import AutoModelForCausalLM
 from trainer.model import experts, targets
 from trainer.model.adapter_file import read_pairs
 from trainer.model.adapter_gguf import library, open_base, write_adapter_gguf
+from trainer.model.load import load_base, trainable, with_adapter
 from trainer.model.skeleton import Skeleton
+from trainer.runtime.hyperparameters import Lora
+from trainer.runtime.spec import Base, ModelSpec
 from trainer.tests.conftest import CONVERTERS, ROOT
 
 sys.path.insert(0, str(ROOT / "tests/families"))
@@ -55,6 +58,20 @@ def adapted(folder, **options):
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.2)
     return model.eval()
+
+
+def test_a_base_that_also_reads_pictures_has_adapters_in_its_language_model_alone(tmp_path):
+    checkpoints.write("mistral4", tmp_path)
+    layers = targets.targets_of(tmp_path, CONVERTERS)["linear_modules"]
+    lora = Lora(r=4, alpha=8, target_modules=layers, experts=True)
+    spec = ModelSpec(
+        job_id="", base=Base("", str(tmp_path)), method="lora", lora=lora, start=None, threads=1, converters=""
+    )
+    base = load_base(spec, torch.device("cpu"), torch.float32)
+    names = [name for name in trainable(with_adapter(base, spec)) if "lora_A" in name]
+    assert all(".language_model." in name for name in names)
+    # o_proj, and of experts and shared experts two and three, in two layers.
+    assert len(names) == 2 * (1 + 2 + 3)
 
 
 IDS = torch.randint(100, 40000, (1, 24), generator=torch.Generator().manual_seed(0))
