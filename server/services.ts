@@ -20,7 +20,7 @@ import {
   evaluationNeedsSource,
 } from './features/evaluations/feature.ts'
 import { createExportsFeature, exportNeedsModel } from './features/exports/feature.ts'
-import type { Feature, Running } from './features/feature.ts'
+import type { Context, Feature, Running } from './features/feature.ts'
 import { createFilesFeature } from './features/files/feature.ts'
 import { createHubFeature } from './features/hub/feature.ts'
 import { createInferenceFeature } from './features/inference/feature.ts'
@@ -44,11 +44,13 @@ import { createWebhooksFeature } from './features/webhooks/feature.ts'
 import type { Db } from './platform/db/open.ts'
 import { startSweeping } from './platform/events/retention.ts'
 import { createIdempotency } from './platform/http/idempotency-store.ts'
-import { createLimits } from './platform/limits/index.ts'
+import { createLimits, type Limits } from './platform/limits/index.ts'
 import { createAddressRules, readAllowed } from './platform/outbound/addresses.ts'
 import { createPictureFetcher } from './platform/outbound/pictures.ts'
+import type { Plans } from './platform/plans.ts'
 import { setupRoutes } from './platform/setup/index.ts'
-import { createPreparedTrainer } from './platform/trainer/prepared-trainer.ts'
+import type { Secrets } from './platform/storage/secrets.ts'
+import { createPreparedTrainer, type PreparedTrainer } from './platform/trainer/prepared-trainer.ts'
 import { trainerEnv } from './platform/trainer/trainer.ts'
 
 export function createLog(config: Config): Logger {
@@ -67,19 +69,28 @@ const neededBy = {
   model: [evaluationNeedsModel, jobNeedsModel, deploymentNeedsModel, exportNeedsModel],
 }
 
-/** Opens the database unless given, and wires the services. Starts no process and no work; `startWork` does. */
-export async function createServices(config: Config, log: Logger, database?: Db) {
-  const { context, secrets, plans, stopping, stopDeadline, storageOwner } = await createContext(config, log, database)
-  const { db, servers, notifications, redis, trainingSetup, artifacts, metrics, tracing, changes, running } = context
-  const limits = createLimits({
-    db,
-    plans,
+/** What features are created with beside the context. */
+interface Platform {
+  plans: Plans
+  secrets: Secrets
+  limits: Limits
+}
+
+/** Keeps a trainer prepared, but where runs have several processes (torchrun starts these) or are in a cluster. */
+function prepareTrainers({ config, python, threads, trainingSetup, log }: Context): PreparedTrainer {
+  return createPreparedTrainer({
+    python,
+    threads,
+    env: trainerEnv,
+    idle_seconds: config.trainer_processes > 1 || config.ray_address ? 0 : config.prepared_trainer_seconds,
+    ready: () => trainingSetup.ready(),
     log,
-    shared: redis && { redis, changes },
-    several: config.database_url !== undefined,
-    onCounted: createDayThresholds(db, context.now),
-    now: context.now,
   })
+}
+
+/** Creates the features in the order in which one may build on another. */
+async function createFeatures(context: Context, { plans, secrets, limits }: Platform) {
+  const { config, db, artifacts, trainingSetup, log } = context
   const withAccounts = createAccountsFeature(context, { plans, limits })
   const { accounts } = withAccounts
   const withSignIn = createSignInFeature(context, { accounts, secrets })
@@ -95,17 +106,9 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     enabled: config.fetch_pictures === 'on',
     rules,
     version: pkg.version,
-    onFetched: (outcome) => metrics.picturesFetched.inc({ outcome }),
+    onFetched: (outcome) => context.metrics.picturesFetched.inc({ outcome }),
   })
-  const prepared = createPreparedTrainer({
-    python: context.python,
-    threads: context.threads,
-    env: trainerEnv,
-    // Runs of several processes are started by torchrun, and those of a cluster elsewhere.
-    idle_seconds: config.trainer_processes > 1 || config.ray_address ? 0 : config.prepared_trainer_seconds,
-    ready: () => trainingSetup.ready(),
-    log,
-  })
+  const prepared = prepareTrainers(context)
   const withDatasets = createDatasetsFeature(context, {
     hub,
     pictureFetcher,
@@ -211,21 +214,56 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     }),
     createWebFeature(),
   ]
+  const { signIn, sessions, throttle: signInThrottle } = withSignIn
+  const { exports } = withExports
+  const { runningTrainings } = withJobs
+  return {
+    features,
+    engine,
+    inference,
+    scaling: withScaling,
+    removeExpiredFiles: withFiles.removeExpired,
+    /** What is deleted when its time is over, of all servers and of this one. */
+    expiring: {
+      shared: [withFiles.removeExpired, (now: number) => storedCompletions.removeExpired(now)],
+      own: [() => models.removeForgottenDrafts(), (now: number) => jobs.removeExpiredRuns(now)],
+    },
+    forRequests: {
+      accounts,
+      signIn,
+      sessions,
+      signInThrottle,
+      usage,
+      jobs,
+      storedCompletions,
+      deployments,
+      exports,
+      runningTrainings,
+    },
+  }
+}
 
+/** Opens the database unless given, and wires the services. Starts no process and no work; `startWork` does. */
+export async function createServices(config: Config, log: Logger, database?: Db) {
+  const { context, secrets, plans, stopping, stopDeadline, storageOwner } = await createContext(config, log, database)
+  const { db, servers, notifications, redis, artifacts, tracing, changes, running } = context
+  const limits = createLimits({
+    db,
+    plans,
+    log,
+    shared: redis && { redis, changes },
+    several: config.database_url !== undefined,
+    onCounted: createDayThresholds(db, context.now),
+    now: context.now,
+  })
+  const parts = await createFeatures(context, { plans, secrets, limits })
+  const { features, engine, inference, scaling } = parts
   const sweepOrphans = () => context.orphans.sweep(features.flatMap(({ owned = [] }) => owned))
 
   return {
     ...context,
-    accounts,
-    signIn: withSignIn.signIn,
-    sessions: withSignIn.sessions,
-    signInThrottle: withSignIn.throttle,
+    ...parts.forRequests,
     limits,
-    usage,
-    jobs,
-    storedCompletions,
-    deployments,
-    exports: withExports.exports,
     idempotency: createIdempotency({ db, secrets }),
     version: pkg.version,
     features,
@@ -259,31 +297,25 @@ export async function createServices(config: Config, log: Logger, database?: Db)
       for (const feature of features) works.push(...((await feature.start?.()) ?? []))
       // After the usage that an earlier process left has been folded: an old row keeps its request from being counted
       // twice.
-      works.push(
-        startSweeping(context, {
-          shared: [withFiles.removeExpired, (now) => storedCompletions.removeExpired(now)],
-          own: [() => models.removeForgottenDrafts(), (now) => jobs.removeExpiredRuns(now)],
-        }),
-      )
+      works.push(startSweeping(context, parts.expiring))
       return {
         async close() {
-          await Promise.all(works.map((each) => each.close()))
+          await Promise.all(works.map((work) => work.close()))
         },
       }
     },
     /** Starts the engine ahead of the first request. */
     startEngine: engine.start,
-    removeExpiredFiles: withFiles.removeExpired,
+    removeExpiredFiles: parts.removeExpiredFiles,
     enginePid: engine.pid,
-    runningTrainings: withJobs.runningTrainings,
     beginStop: () => stopping.abort(),
     /** Ends the answers that are still in flight. */
     abortStreams: () => stopDeadline.abort(),
     async close() {
       running.close()
       await inference.close()
-      await Promise.all([engine.stop(), withScaling.close()])
-      await usage.close()
+      await Promise.all([engine.stop(), scaling.close()])
+      await parts.forRequests.usage.close()
       await redis?.close()
       await tracing?.close()
       artifacts.close()
