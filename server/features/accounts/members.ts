@@ -12,21 +12,7 @@ import type { Changes } from '../../platform/redis/changes.ts'
 import { ownersOnly, requireRights } from './authority.ts'
 import * as store from './store.ts'
 
-export interface Members {
-  add(caller: Caller, request: z.output<typeof addMember.body>): Promise<Member>
-  /** The same within a transaction. */
-  addWithin(trx: Trx, by: AccountActor, request: z.output<typeof addMember.body>): Promise<Member>
-  /** Takes a proven email from members of the account who have only entered it. */
-  releaseEmail(trx: Trx, by: AccountActor, email: string, except?: string): Promise<void>
-  /** The email is the member's, as a provider has verified: from now on it counts for them. Releases it before. */
-  acceptEmail(trx: Trx, by: AccountActor, user_id: string, email: string): Promise<void>
-  list(caller: Caller, query: ListQuery): Promise<Page<Member>>
-  get(caller: Caller, id: string): Promise<Member>
-  change(caller: Caller, id: string, request: z.output<typeof changeMember.body>): Promise<Member>
-  /** Changes the caller's own name or email. */
-  changeOwn(caller: Caller, request: { name?: string | undefined; email?: string | null | undefined }): Promise<Member>
-  remove(caller: Caller, id: string): Promise<{ id: string; deleted: true }>
-}
+type AddRequest = z.output<typeof addMember.body>
 
 export const toMemberResponse = ({ id, name, email, role, created_at }: store.UserRow): Member => ({
   id,
@@ -36,59 +22,27 @@ export const toMemberResponse = ({ id, name, email, role, created_at }: store.Us
   created_at: isoTime(created_at),
 })
 
-/** `announce` is called after a committed change to what keys may do. */
-export function createMembers(db: Db, announce: Changes['announce'], now: () => number): Members {
-  async function find(trx: Queryable, { account_id }: Caller, id: string): Promise<store.UserRow> {
-    const row = await store.findMember(trx, account_id, id)
-    if (!row) throw new ApiError('member_not_found', `There is no member '${id}'.`)
-    return row
+interface Options {
+  db: Db
+  /** Called after a committed change to what keys may do. */
+  announce: Changes['announce']
+  now(): number
+}
+
+export class Members {
+  private readonly options: Options
+
+  constructor(options: Options) {
+    this.options = options
   }
 
-  /** Only owners may change and remove owners. */
-  async function requireOwner(trx: Trx, { account_id, user_id }: AccountActor): Promise<void> {
-    if (user_id === null || (await store.findMember(trx, account_id, user_id))?.role !== 'owner') throw ownersOnly()
+  add(caller: Caller, request: AddRequest): Promise<Member> {
+    return this.options.db.transaction().execute((trx) => this.addWithin(trx, caller, request))
   }
 
-  /**
-   * Another owner must not become the operator: by the email, with which a sign-in by a provider finds its member, or
-   * by removing them, as the command line then makes the next owner the operator.
-   */
-  function requireOwnIfOperator({ user_id }: Caller, { operator, id }: store.UserRow): void {
-    if (operator === 1 && id !== user_id)
-      throw new ApiError(
-        'insufficient_permissions',
-        'This member operates the service. Only they may change their email and role, or remove themselves.',
-      )
-  }
-
-  async function requireAnotherOwner(trx: Trx, { account_id, id }: store.UserRow): Promise<void> {
-    if (!(await store.otherOwner(trx, account_id, id)))
-      throw new ApiError('in_use', 'The account must keep an owner. Make another member an owner first.', {
-        param: 'role',
-      })
-  }
-
-  async function requireFreeEmail(trx: Trx, account_id: string, email: string | null, id: string): Promise<void> {
-    if (email && (await store.emailTaken(trx, account_id, email, id)))
-      throw new ApiError('name_taken', `Another member has the email address '${email}'.`, { param: 'email' })
-  }
-
-  /** What changes with a member's email: nothing proves another one yet. */
-  function emailOf(before: store.UserRow, requested: string | null | undefined) {
-    const email = requested === undefined ? before.email : (requested?.toLowerCase() ?? null)
-    return { email, email_accepted_at: email === before.email ? before.email_accepted_at : null }
-  }
-
-  async function releaseEmail(trx: Trx, by: AccountActor, email: string, except = ''): Promise<void> {
-    for (const { id } of await store.unprovenHolders(trx, by.account_id, email, except)) {
-      await store.updateUser(trx, id, { email: null })
-      const reason = 'a provider verified that it is the email of another'
-      await recordAuditEntry(trx, by, 'member.changed', id, { from: { email }, to: { email: null }, reason }, now())
-    }
-  }
-
-  async function addWithin(trx: Trx, by: AccountActor, request: z.output<typeof addMember.body>): Promise<Member> {
-    await requireRights(trx, by, request.role, now())
+  /** The same within a transaction. */
+  async addWithin(trx: Trx, by: AccountActor, request: AddRequest): Promise<Member> {
+    await requireRights(trx, by, request.role, this.options.now())
     const { account_id } = by
     const email = request.email?.toLowerCase() ?? null
     const row = {
@@ -100,7 +54,7 @@ export function createMembers(db: Db, announce: Changes['announce'], now: () => 
       role: request.role,
       removed_at: null,
       operator: 0,
-      created_at: now(),
+      created_at: this.options.now(),
     }
     await requireFreeEmail(trx, account_id, email, row.id)
     await store.insertUser(trx, row)
@@ -108,82 +62,143 @@ export function createMembers(db: Db, announce: Changes['announce'], now: () => 
     return toMemberResponse(row)
   }
 
-  return {
-    add: (caller, request) => db.transaction().execute((trx) => addWithin(trx, caller, request)),
-    addWithin,
-
-    releaseEmail,
-
-    async acceptEmail(trx, by, user_id, email) {
-      await releaseEmail(trx, by, email, user_id)
-      await store.updateUser(trx, user_id, { email, email_accepted_at: now() })
-    },
-
-    async list(caller, { limit, after }) {
-      const last = after ? await store.findUserUnscoped(db, after) : undefined
-      if (after && last?.account_id !== caller.account_id)
-        throw new ApiError('member_not_found', `There is no member '${after}' to continue after.`)
-      const rows = await store.listMembers(db, caller.account_id, limit, last)
-      return pageOf(rows.map(toMemberResponse), limit)
-    },
-
-    get: async (caller, id) => toMemberResponse(await find(db, caller, id)),
-
-    async change(caller, id, { name, email, role }) {
-      const member = await db.transaction().execute(async (trx) => {
-        const before = await find(trx, caller, id)
-        if (before.role === 'owner') await requireOwner(trx, caller)
-        if (before.role === 'owner' && role && role !== 'owner') await requireAnotherOwner(trx, before)
-        const values = { name: name ?? before.name, role: role ?? before.role, ...emailOf(before, email) }
-        const changesRole = values.role !== before.role
-        const changesEmail = values.email !== before.email
-        if (changesEmail || changesRole) {
-          requireOwnIfOperator(caller, before)
-          await requireRights(trx, caller, values.role, now())
-        }
-        // Who has the email signs in with what the member may do, and that until now.
-        if (changesEmail) await requireRights(trx, caller, before.role, now())
-        await requireFreeEmail(trx, caller.account_id, values.email, id)
-        await store.updateUser(trx, id, values)
-        const from = { name: before.name, email: before.email, role: before.role }
-        const to = { name: values.name, email: values.email, role: values.role }
-        await recordAuditEntry(trx, caller, 'member.changed', id, { from, to }, now())
-        return toMemberResponse({ ...before, ...values })
-      })
-      await announce(caller.account_id)
-      return member
-    },
-
-    async changeOwn(caller, { name, email }) {
-      const member = await db.transaction().execute(async (trx) => {
-        const before = await find(trx, caller, caller.user_id)
-        const values = { name: name ?? before.name, ...emailOf(before, email) }
-        await requireFreeEmail(trx, caller.account_id, values.email, before.id)
-        await store.updateUser(trx, before.id, values)
-        const from = { name: before.name, email: before.email }
-        const to = { name: values.name, email: values.email }
-        await recordAuditEntry(trx, caller, 'member.changed', before.id, { from, to }, now())
-        return toMemberResponse({ ...before, ...values })
-      })
-      await announce(caller.account_id)
-      return member
-    },
-
-    async remove(caller, id) {
-      await db.transaction().execute(async (trx) => {
-        const before = await find(trx, caller, id)
-        if (before.role === 'owner') {
-          await requireOwner(trx, caller)
-          await requireAnotherOwner(trx, before)
-        }
-        requireOwnIfOperator(caller, before)
-        await store.updateUser(trx, id, { removed_at: now() })
-        await store.revokeKeysOf(trx, id, now())
-        await store.removeSignInOf(trx, id)
-        await recordAuditEntry(trx, caller, 'member.removed', id, { name: before.name }, now())
-      })
-      await announce(caller.account_id)
-      return { id, deleted: true }
-    },
+  /** Takes a proven email from members of the account who have only entered it. */
+  async releaseEmail(trx: Trx, by: AccountActor, email: string, except = ''): Promise<void> {
+    for (const { id } of await store.unprovenHolders(trx, by.account_id, email, except)) {
+      await store.updateUser(trx, id, { email: null })
+      const reason = 'a provider verified that it is the email of another'
+      await recordAuditEntry(
+        trx,
+        by,
+        'member.changed',
+        id,
+        { from: { email }, to: { email: null }, reason },
+        this.options.now(),
+      )
+    }
   }
+
+  /** The email is the member's, as a provider has verified: from now on it counts for them. Releases it before. */
+  async acceptEmail(trx: Trx, by: AccountActor, user_id: string, email: string): Promise<void> {
+    await this.releaseEmail(trx, by, email, user_id)
+    await store.updateUser(trx, user_id, { email, email_accepted_at: this.options.now() })
+  }
+
+  async list(caller: Caller, { limit, after }: ListQuery): Promise<Page<Member>> {
+    const { db } = this.options
+    const last = after ? await store.findUserUnscoped(db, after) : undefined
+    if (after && last?.account_id !== caller.account_id)
+      throw new ApiError('member_not_found', `There is no member '${after}' to continue after.`)
+    const rows = await store.listMembers(db, caller.account_id, limit, last)
+    return pageOf(rows.map(toMemberResponse), limit)
+  }
+
+  async get(caller: Caller, id: string): Promise<Member> {
+    return toMemberResponse(await find(this.options.db, caller, id))
+  }
+
+  async change(caller: Caller, id: string, { name, email, role }: z.output<typeof changeMember.body>): Promise<Member> {
+    const { db, announce, now } = this.options
+    const member = await db.transaction().execute(async (trx) => {
+      const before = await find(trx, caller, id)
+      if (before.role === 'owner') await requireOwner(trx, caller)
+      if (before.role === 'owner' && role && role !== 'owner') await requireAnotherOwner(trx, before)
+      const values = { name: name ?? before.name, role: role ?? before.role, ...emailOf(before, email) }
+      const changesRole = values.role !== before.role
+      const changesEmail = values.email !== before.email
+      if (changesEmail || changesRole) {
+        requireOwnIfOperator(caller, before)
+        await requireRights(trx, caller, values.role, now())
+      }
+      // Who has the email signs in with what the member may do, and that until now.
+      if (changesEmail) await requireRights(trx, caller, before.role, now())
+      await requireFreeEmail(trx, caller.account_id, values.email, id)
+      await store.updateUser(trx, id, values)
+      const from = { name: before.name, email: before.email, role: before.role }
+      const to = { name: values.name, email: values.email, role: values.role }
+      await recordAuditEntry(trx, caller, 'member.changed', id, { from, to }, now())
+      return toMemberResponse({ ...before, ...values })
+    })
+    await announce(caller.account_id)
+    return member
+  }
+
+  /** Changes the caller's own name or email. */
+  async changeOwn(
+    caller: Caller,
+    { name, email }: { name?: string | undefined; email?: string | null | undefined },
+  ): Promise<Member> {
+    const { db, announce, now } = this.options
+    const member = await db.transaction().execute(async (trx) => {
+      const before = await find(trx, caller, caller.user_id)
+      const values = { name: name ?? before.name, ...emailOf(before, email) }
+      await requireFreeEmail(trx, caller.account_id, values.email, before.id)
+      await store.updateUser(trx, before.id, values)
+      const from = { name: before.name, email: before.email }
+      const to = { name: values.name, email: values.email }
+      await recordAuditEntry(trx, caller, 'member.changed', before.id, { from, to }, now())
+      return toMemberResponse({ ...before, ...values })
+    })
+    await announce(caller.account_id)
+    return member
+  }
+
+  async remove(caller: Caller, id: string): Promise<{ id: string; deleted: true }> {
+    const { db, announce, now } = this.options
+    await db.transaction().execute(async (trx) => {
+      const before = await find(trx, caller, id)
+      if (before.role === 'owner') {
+        await requireOwner(trx, caller)
+        await requireAnotherOwner(trx, before)
+      }
+      requireOwnIfOperator(caller, before)
+      await store.updateUser(trx, id, { removed_at: now() })
+      await store.revokeKeysOf(trx, id, now())
+      await store.removeSignInOf(trx, id)
+      await recordAuditEntry(trx, caller, 'member.removed', id, { name: before.name }, now())
+    })
+    await announce(caller.account_id)
+    return { id, deleted: true }
+  }
+}
+
+async function find(trx: Queryable, { account_id }: Caller, id: string): Promise<store.UserRow> {
+  const row = await store.findMember(trx, account_id, id)
+  if (!row) throw new ApiError('member_not_found', `There is no member '${id}'.`)
+  return row
+}
+
+/** Only owners may change and remove owners. */
+async function requireOwner(trx: Trx, { account_id, user_id }: AccountActor): Promise<void> {
+  if (user_id === null || (await store.findMember(trx, account_id, user_id))?.role !== 'owner') throw ownersOnly()
+}
+
+/**
+ * Another owner must not become the operator: by the email, with which a sign-in by a provider finds its member, or
+ * by removing them, as the command line then makes the next owner the operator.
+ */
+function requireOwnIfOperator({ user_id }: Caller, { operator, id }: store.UserRow): void {
+  if (operator === 1 && id !== user_id)
+    throw new ApiError(
+      'insufficient_permissions',
+      'This member operates the service. Only they may change their email and role, or remove themselves.',
+    )
+}
+
+async function requireAnotherOwner(trx: Trx, { account_id, id }: store.UserRow): Promise<void> {
+  if (!(await store.otherOwner(trx, account_id, id)))
+    throw new ApiError('in_use', 'The account must keep an owner. Make another member an owner first.', {
+      param: 'role',
+    })
+}
+
+async function requireFreeEmail(trx: Trx, account_id: string, email: string | null, id: string): Promise<void> {
+  if (email && (await store.emailTaken(trx, account_id, email, id)))
+    throw new ApiError('name_taken', `Another member has the email address '${email}'.`, { param: 'email' })
+}
+
+/** What changes with a member's email: nothing proves another one yet. */
+function emailOf(before: store.UserRow, requested: string | null | undefined) {
+  const email = requested === undefined ? before.email : (requested?.toLowerCase() ?? null)
+  return { email, email_accepted_at: email === before.email ? before.email_accepted_at : null }
 }

@@ -18,8 +18,8 @@ import type { Limits } from '../../platform/limits/index.ts'
 import type { Plans } from '../../platform/plans.ts'
 import type { Changes } from '../../platform/redis/changes.ts'
 import { type Callers, createCallers } from './callers.ts'
-import { createKeys, type Keys } from './keys.ts'
-import { createMembers, type Members } from './members.ts'
+import { Keys } from './keys.ts'
+import { Members } from './members.ts'
 import { createOperator, type Operator } from './operator.ts'
 import * as store from './store.ts'
 
@@ -86,8 +86,8 @@ export function createAccounts({
 }: Options): Accounts {
   const callers = createCallers(db, changes, log, now)
   const { announce } = changes
-  const keys = createKeys(db, announce, keysMax ?? Number.POSITIVE_INFINITY, now)
-  const members = createMembers(db, announce, now)
+  const keys = new Keys({ db, announce, keysMax: keysMax ?? Number.POSITIVE_INFINITY, now })
+  const members = new Members({ db, announce, now })
   const operator = createOperator({ db, plans, defaultTier, keys, announce, now })
 
   async function createAccount(name: string, ownerName = name) {

@@ -6,7 +6,7 @@ import type { Context, Feature } from '../feature.ts'
 import { createAborts, type Inference } from '../inference/index.ts'
 import type { TunedModels } from '../models/index.ts'
 import { createSharedChat } from './chat.ts'
-import { createSharing } from './service.ts'
+import { Sharing } from './service.ts'
 
 interface Needs {
   models: TunedModels
@@ -19,7 +19,7 @@ export function createSharingFeature(
   { config, db, changes, running, stopDeadline, now }: Context,
   { models, evaluations, inference, limits }: Needs,
 ): Feature {
-  const sharing = createSharing({
+  const sharing = new Sharing({
     db,
     models,
     evaluations,
@@ -27,7 +27,7 @@ export function createSharingFeature(
     announce: changes.announce,
     now,
   })
-  running.define('share', sharing.current)
+  running.define('share', (ids) => sharing.current(ids))
   return {
     mount(app) {
       const ask = createSharedChat({ running, sharing, inference, limits, aborts: createAborts(stopDeadline) })
