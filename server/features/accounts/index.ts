@@ -2,3 +2,4 @@
 export { missingRights, requireStillGood } from './authority.ts'
 export { toMemberResponse } from './members.ts'
 export { type Accounts, createAccounts } from './service.ts'
+export { firstOwner, operatorUser } from './store.ts'

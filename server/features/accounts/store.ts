@@ -47,8 +47,7 @@ export const unprovenHolders = (db: Any, account_id: string, email: string, exce
     .where('id', '!=', except)
     .execute()
 export const countMembers = (db: Any, account_id: string) => countRows(members(db, account_id))
-/** The first owner of the installation, for whom the command line creates keys. */
-export const firstOwner = (db: Any) =>
+const owners = (db: Any) =>
   db
     .selectFrom('users')
     .selectAll()
@@ -56,7 +55,10 @@ export const firstOwner = (db: Any) =>
     .where('removed_at', 'is', null)
     .orderBy('created_at')
     .limit(1)
-    .executeTakeFirst()
+/** The first owner of the installation, for whom the command line creates keys. */
+export const firstOwner = (db: Any) => owners(db).executeTakeFirst()
+/** The operator of the installation: none if they were removed, or are no owner any more. */
+export const operatorUser = (db: Any) => owners(db).where('operator', '=', 1).executeTakeFirst()
 export const findUserUnscoped = (db: Any, id: string) =>
   db.selectFrom('users').selectAll().where('id', '=', id).executeTakeFirst()
 

@@ -46,6 +46,22 @@ export function createEvaluationsFeature(
     now,
   })
   const openaiEvals = new OpenaiEvals({ db, evaluations, files, storedCompletions, dataDir, min_free_mb, quota, now })
+  const work = {
+    db,
+    queue,
+    datasets,
+    files,
+    models,
+    inference,
+    accounts,
+    limits,
+    evaluations,
+    quota,
+    dataDir,
+    min_free_mb,
+    log,
+    now,
+  }
   return {
     evaluations,
     mount(app) {
@@ -57,28 +73,7 @@ export function createEvaluationsFeature(
         queue,
         kind: queueKind,
         log,
-        handle: (claim, stopping, turn) =>
-          workOnEvaluation(
-            {
-              db,
-              queue,
-              datasets,
-              files,
-              models,
-              inference,
-              accounts,
-              limits,
-              evaluations,
-              quota,
-              dataDir,
-              min_free_mb,
-              turn,
-              log,
-              now,
-            },
-            claim,
-            stopping,
-          ),
+        handle: (claim, stopping, turn) => workOnEvaluation({ ...work, turn }, claim, stopping),
       }),
     ],
   }

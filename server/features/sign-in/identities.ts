@@ -10,7 +10,7 @@ import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { recordAuditEntry, serviceActor } from '../../platform/events/audit.ts'
 import type { Caller } from '../../platform/http/caller.ts'
 import type { Changes } from '../../platform/redis/changes.ts'
-import type { Accounts } from '../accounts/index.ts'
+import { type Accounts, operatorUser } from '../accounts/index.ts'
 import { OidcError, type Person } from './oidc.ts'
 import * as store from './store.ts'
 
@@ -64,7 +64,7 @@ export function createIdentities({ db, members, sign_up, sign_up_role, changes, 
   /** The account whose new member the person may become: the operator's, unless they were a member and were removed. */
   async function accountToJoin(trx: Queryable, { issuer, subject, email }: Person): Promise<string | undefined> {
     if (email === undefined || !sign_up.includes(email.split('@')[1]!)) return undefined
-    const operator = await store.operatorUser(trx)
+    const operator = await operatorUser(trx)
     if (!operator || (await store.wasRemoved(trx, operator.account_id, email))) return undefined
     // Who has another email at the provider by now is the same person. Who is connected there signs in before.
     if ((await store.accountOfIdentity(trx, issuer, subject)) === operator.account_id) return undefined

@@ -14,7 +14,7 @@ import { type Page, pageOf } from '../../platform/db/page.ts'
 import { commandLineActor, recordAuditEntry } from '../../platform/events/audit.ts'
 import type { Caller } from '../../platform/http/caller.ts'
 import type { Changes } from '../../platform/redis/changes.ts'
-import { type Accounts, missingRights, toMemberResponse } from '../accounts/index.ts'
+import { type Accounts, firstOwner, missingRights, operatorUser, toMemberResponse } from '../accounts/index.ts'
 import { hashPassword, isOutdated, requireGoodPassword, verifyPassword } from './passwords.ts'
 import { type Beginning, hashOf, newToken, type Sessions } from './sessions.ts'
 import * as store from './store.ts'
@@ -128,7 +128,7 @@ export class SignIn {
     return db.transaction().execute(async (trx) => {
       const user =
         email === undefined
-          ? ((await store.operatorUser(trx)) ?? (await store.firstOwner(trx)))
+          ? ((await operatorUser(trx)) ?? (await firstOwner(trx)))
           : await this.memberWith(trx, email.trim().toLowerCase(), of_account)
       if (!user) throw new ApiError('member_not_found', 'There is no owner yet: start the service once.')
       const { account_id } = user

@@ -114,17 +114,6 @@ export const usersByEmail = (db: Queryable, email: string): Promise<UserRow[]> =
   byEmail(db, email).orderBy('created_at').orderBy('id').limit(100).execute()
 export const accountName = async (db: Queryable, id: string) =>
   (await db.selectFrom('accounts').select('name').where('id', '=', id).executeTakeFirst())!.name
-const owners = (db: Queryable) =>
-  db
-    .selectFrom('users')
-    .selectAll()
-    .where('role', '=', 'owner')
-    .where('removed_at', 'is', null)
-    .orderBy('created_at')
-    .limit(1)
-/** The operator of the installation: none if they were removed, or are no owner any more. */
-export const operatorUser = (db: Queryable) => owners(db).where('operator', '=', 1).executeTakeFirst()
-export const firstOwner = (db: Queryable) => owners(db).executeTakeFirst()
 export const makeOperator = (trx: Trx, user_id: string) =>
   trx.updateTable('users').set({ operator: 1 }).where('id', '=', user_id).execute()
 /** Whether a member whose proven email this is was removed from the account. */
