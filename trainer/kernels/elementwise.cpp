@@ -19,6 +19,23 @@ float sum_of(const float * row, const float * other, int64_t width) {
     return _mm512_reduce_add_ps(sum);
 }
 
+/** The argument of the sigmoid that a gate is multiplied with: the gate itself (silu), or that of gelu's tanh form. */
+inline __m512 argument(__m512 gate, bool gelu) {
+    if (!gelu) return gate;
+    const __m512 square = _mm512_mul_ps(gate, gate);
+    const __m512 slope = _mm512_fmadd_ps(square, _mm512_set1_ps(2 * 0.7978845608f * 0.044715f),
+                                         _mm512_set1_ps(2 * 0.7978845608f));
+    return _mm512_mul_ps(gate, slope);
+}
+
+/** Its derivative. */
+inline __m512 argument_slope(__m512 gate, bool gelu) {
+    if (!gelu) return _mm512_set1_ps(1.0f);
+    const __m512 square = _mm512_mul_ps(gate, gate);
+    return _mm512_fmadd_ps(square, _mm512_set1_ps(6 * 0.7978845608f * 0.044715f),
+                           _mm512_set1_ps(2 * 0.7978845608f));
+}
+
 }  // namespace
 
 #pragma GCC visibility push(default)
@@ -85,6 +102,59 @@ void tunery_add_norm_backward(const bf16 * gradient, const float * sum_gradient,
     }
 }
 
+/**
+ * RMS norms of the heads of rows: from, to [rows, heads, size] bfloat16 of rows with strides, which may be the same;
+ * weight [heads, size]; inverse [rows, heads]: 1 / the root mean square.
+ */
+void tunery_norm(const bf16 * from, int64_t from_stride, const float * weight, float epsilon, bf16 * to,
+                 int64_t to_stride, float * inverse, int64_t rows, int64_t heads, int64_t size) {
+#pragma omp parallel for if (rows * heads * size > numbers_for_threads)
+    for (int64_t row = 0; row < rows; ++row)
+        for (int64_t head = 0; head < heads; ++head) {
+            const bf16 * x = from + row * from_stride + head * size;
+            __m512 sum = _mm512_setzero_ps();
+            for (int64_t i = 0; i < size; i += 16) {
+                const __m512 values = load(x + i, first(size - i));
+                sum = _mm512_fmadd_ps(values, values, sum);
+            }
+            const float root = 1.0f / std::sqrt(_mm512_reduce_add_ps(sum) / (float) size + epsilon);
+            inverse[row * heads + head] = root;
+            const __m512 scale = _mm512_set1_ps(root);
+            for (int64_t i = 0; i < size; i += 16) {
+                const __mmask16 lanes = first(size - i);
+                const __m512 direction = _mm512_mul_ps(load(x + i, lanes), scale);
+                const __m512 result = _mm512_mul_ps(direction, load(weight + head * size + i, lanes));
+                store(to + row * to_stride + head * size + i, result, lanes);
+            }
+        }
+}
+
+/** The gradient of `tunery_norm`, in the place of that of its results: gradient [rows, heads, size] bfloat16. */
+void tunery_norm_backward(bf16 * gradient, int64_t gradient_stride, const bf16 * from, int64_t from_stride,
+                          const float * weight, const float * inverse, int64_t rows, int64_t heads, int64_t size) {
+#pragma omp parallel for if (rows * heads * size > numbers_for_threads)
+    for (int64_t row = 0; row < rows; ++row)
+        for (int64_t head = 0; head < heads; ++head) {
+            const bf16 * x = from + row * from_stride + head * size;
+            bf16 * to = gradient + row * gradient_stride + head * size;
+            const float root = inverse[row * heads + head];
+            __m512 dot = _mm512_setzero_ps();
+            for (int64_t i = 0; i < size; i += 16) {
+                const __mmask16 lanes = first(size - i);
+                const __m512 scaled = _mm512_mul_ps(load(to + i, lanes), load(weight + head * size + i, lanes));
+                dot = _mm512_fmadd_ps(scaled, load(x + i, lanes), dot);
+            }
+            const __m512 along = _mm512_set1_ps(_mm512_reduce_add_ps(dot) * root * root / (float) size);
+            const __m512 scale = _mm512_set1_ps(root);
+            for (int64_t i = 0; i < size; i += 16) {
+                const __mmask16 lanes = first(size - i);
+                const __m512 scaled = _mm512_mul_ps(load(to + i, lanes), load(weight + head * size + i, lanes));
+                const __m512 across = _mm512_fnmadd_ps(load(x + i, lanes), along, scaled);
+                store(to + i, _mm512_mul_ps(across, scale), lanes);
+            }
+        }
+}
+
 /** Rounds [rows, width] float32 to bfloat16. */
 void tunery_round(const float * from, bf16 * to, int64_t to_stride, int64_t rows, int64_t width) {
 #pragma omp parallel for if (rows * width > numbers_for_threads)
@@ -116,22 +186,25 @@ void tunery_rotate(bf16 * x, int64_t stride, const float * cos, const float * si
         }
 }
 
-/** product = silu(gate) * up; gate and up are next to each other in rows with a stride. All bfloat16. */
-void tunery_gated(const bf16 * gate_up, int64_t stride, bf16 * product, int64_t rows, int64_t width) {
+/**
+ * product = silu(gate) * up, or gelu(gate) * up in its tanh form; gate and up are next to each other in rows with a
+ * stride. All bfloat16.
+ */
+void tunery_gated(const bf16 * gate_up, int64_t stride, bf16 * product, int64_t rows, int64_t width, int32_t gelu) {
 #pragma omp parallel for if (rows * width > numbers_for_threads)
     for (int64_t row = 0; row < rows; ++row)
         for (int64_t i = 0; i < width; i += 16) {
             const __mmask16 lanes = first(width - i);
             const bf16 * from = gate_up + row * stride + i;
             const __m512 gate = load(from, lanes);
-            const __m512 silu = _mm512_mul_ps(gate, sigmoid(gate));
-            store(product + row * width + i, _mm512_mul_ps(silu, load(from + width, lanes)), lanes);
+            const __m512 active = _mm512_mul_ps(gate, sigmoid(argument(gate, gelu)));
+            store(product + row * width + i, _mm512_mul_ps(active, load(from + width, lanes)), lanes);
         }
 }
 
 /** The gradients of gate and up, next to each other, from that of the product [rows, width]. */
 void tunery_gated_backward(const bf16 * gradient, const bf16 * gate_up, int64_t stride, bf16 * gate_up_gradient,
-                           int64_t gradient_stride, int64_t rows, int64_t width) {
+                           int64_t gradient_stride, int64_t rows, int64_t width, int32_t gelu) {
     const __m512 one = _mm512_set1_ps(1.0f);
 #pragma omp parallel for if (rows * width > numbers_for_threads)
     for (int64_t row = 0; row < rows; ++row)
@@ -140,10 +213,11 @@ void tunery_gated_backward(const bf16 * gradient, const bf16 * gate_up, int64_t 
             const bf16 * from = gate_up + row * stride + i;
             bf16 * to = gate_up_gradient + row * gradient_stride + i;
             const __m512 above = load(gradient + row * width + i, lanes);
-            const __m512 gate = load(from, lanes), share = sigmoid(gate);
-            // silu' = s (1 + x (1 - s))
+            const __m512 gate = load(from, lanes), share = sigmoid(argument(gate, gelu));
+            // (x s(a))' = s (1 + x a' (1 - s))
+            const __m512 inner = _mm512_mul_ps(gate, argument_slope(gate, gelu));
             const __m512 slope =
-                _mm512_mul_ps(share, _mm512_fmadd_ps(gate, _mm512_sub_ps(one, share), one));
+                _mm512_mul_ps(share, _mm512_fmadd_ps(inner, _mm512_sub_ps(one, share), one));
             store(to, _mm512_mul_ps(_mm512_mul_ps(above, load(from + width, lanes)), slope), lanes);
             store(to + width, _mm512_mul_ps(above, _mm512_mul_ps(gate, share)), lanes);
         }

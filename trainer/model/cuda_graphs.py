@@ -128,7 +128,13 @@ def worth_capturing(model: Model, batches: list[list[Sequence]], limits: Limits,
     if not supports_varlen(device) or not hasattr(model, "body_and_head"):
         return False
     body, head = model.body_and_head
-    if body.rotary_emb.rope_type not in STATIC_ROPES or not fits_varlen(head.dtype, body.layers[0].self_attn.head_dim):
+    # Gemma 3 has one for each type of layer.
+    kind = getattr(body.rotary_emb, "rope_type", None)
+    if (
+        not isinstance(kind, str)
+        or kind not in STATIC_ROPES
+        or not fits_varlen(head.dtype, body.layers[0].self_attn.head_dim)
+    ):
         return False
     groups = [group for batch in batches for group in split(batch, limits)]
     saved = sum(shared_prefix(group) * (len(group) - 1) for group in groups)

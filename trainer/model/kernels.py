@@ -19,8 +19,10 @@ _ARGUMENTS = {
     "add_norm_backward": [*[_pointer] * 7, _int, _int, _int],
     "round": [_pointer, _pointer, _int, _int, _int],
     "rotate": [_pointer, _int, _pointer, _pointer, _int, _float, _int, _int, _int],
-    "gated": [_pointer, _int, _pointer, _int, _int],
-    "gated_backward": [_pointer, _pointer, _int, _pointer, _int, _int, _int],
+    "norm": [_pointer, _int, _pointer, _float, _pointer, _int, _pointer, _int, _int, _int],
+    "norm_backward": [_pointer, _int, _pointer, _int, _pointer, _pointer, _int, _int, _int],
+    "gated": [_pointer, _int, _pointer, _int, _int, ctypes.c_int32],
+    "gated_backward": [_pointer, _pointer, _int, _pointer, _int, _int, _int, ctypes.c_int32],
     "cross_entropy": [_pointer, _pointer, _pointer, _int, _int, ctypes.c_int32],
     "outer": [_pointer, _int, _pointer, _int, _float, _pointer, *[_int] * 5],
     "attention": [_pointer, *[_int] * 4, _float, _pointer, _int, _pointer, _pointer, _int],
@@ -118,18 +120,42 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, heads: int, un
     _library().tunery_rotate(_at(x), x.stride(0), _at(cos), _at(sin), cos.stride(0), sign, tokens, heads, half)
 
 
-def gated(gate_up: torch.Tensor, width: int) -> torch.Tensor:
-    """silu(gate) * up [tokens, width], of rows that begin with the gate and end with up."""
+def norm(
+    x: torch.Tensor, weight: torch.Tensor, epsilon: float, out: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """RMS norms of the heads of x, bfloat16 [tokens, at least heads x size], into `out` or a new tensor, and the
+    inverse root mean squares, float32 [tokens, heads]. weight: float32 [heads, size].
+    """
+    tokens, (heads, size) = len(x), weight.shape
+    out = x.new_empty(tokens, heads * size) if out is None else out
+    inverse = weight.new_empty(tokens, heads)
+    _library().tunery_norm(
+        *(_at(x), x.stride(0), _at(weight), epsilon, _at(out), out.stride(0), _at(inverse), tokens, heads, size)
+    )
+    return out, inverse
+
+
+def norm_backward(gradient: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, inverse: torch.Tensor) -> None:
+    """Makes the gradient of the results of `norm`, bfloat16 [tokens, at least heads x size], that of x."""
+    _library().tunery_norm_backward(
+        *(_at(gradient), gradient.stride(0), _at(x), x.stride(0), _at(weight), _at(inverse), len(x), *weight.shape)
+    )
+
+
+def gated(gate_up: torch.Tensor, width: int, gelu: bool = False) -> torch.Tensor:
+    """silu(gate) * up [tokens, width], or gelu(gate) * up, of rows that begin with the gate and end with up."""
     product = gate_up.new_empty(len(gate_up), width)
-    _library().tunery_gated(_at(gate_up), gate_up.stride(0), _at(product), len(gate_up), width)
+    _library().tunery_gated(_at(gate_up), gate_up.stride(0), _at(product), len(gate_up), width, gelu)
     return product
 
 
-def gated_backward(gradient: torch.Tensor, gate_up: torch.Tensor, gate_up_gradient: torch.Tensor) -> None:
+def gated_backward(
+    gradient: torch.Tensor, gate_up: torch.Tensor, gate_up_gradient: torch.Tensor, gelu: bool = False
+) -> None:
     """Writes the gradients of gate and up from that of their product [tokens, width]."""
     gradient = gradient.contiguous()
     to = _at(gate_up_gradient), gate_up_gradient.stride(0)
-    _library().tunery_gated_backward(_at(gradient), _at(gate_up), gate_up.stride(0), *to, *gradient.shape)
+    _library().tunery_gated_backward(_at(gradient), _at(gate_up), gate_up.stride(0), *to, *gradient.shape, gelu)
 
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, losses: torch.Tensor, gradient: bool) -> None:

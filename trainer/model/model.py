@@ -102,17 +102,11 @@ class Decoder(Protocol):
     def named_modules(self) -> Iterator[tuple[str, torch.nn.Module]]: ...
 
 
-class RmsNorm(Protocol):
-    """`weight`: [width]."""
-
-    weight: torch.Tensor
-    variance_epsilon: float
-
-
 class SelfAttention(Protocol):
     """The projections are linear layers, adapted or not. `head_dim`: the size of a head."""
 
     config: Any
+    layer_idx: int
     head_dim: int
     scaling: float
     attention_dropout: float
@@ -136,8 +130,6 @@ class DecoderLayer(Protocol):
 
     self_attn: SelfAttention
     mlp: Mlp
-    input_layernorm: RmsNorm
-    post_attention_layernorm: RmsNorm
 
 
 def base_of(model: Model) -> Model:

@@ -129,6 +129,34 @@ class Call:
     kwargs: dict[str, Any] = field(default_factory=dict)
 
 
+def first_calls(model: Model) -> list[tuple[torch.nn.Module, dict[str, Any]]]:
+    """A decoder layer of each structure, and what a pass of two documents calls it with beside the states: on the CPU,
+    in float32. Positions are far apart, so that what depends on large ones shows.
+    """
+    check = Check(model.get_base_model(), Pass())
+    calls: list[tuple[torch.nn.Module, dict[str, Any]]] = []
+
+    def record(module: torch.nn.Module, _args: object, kwargs: dict[str, Any]) -> None:
+        named = {name: _on_cpu(value) for name, value in kwargs.items() if name != "hidden_states"}
+        calls.append((module, {**named, "layout": layout_of([0], list(LENGTHS))}))
+
+    hooks = [layer.register_forward_pre_hook(record, with_kwargs=True) for layer in check.kinds]
+    try:
+        check.run(check.documents, check.step)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return calls
+
+
+def _on_cpu(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_on_cpu, value))
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.cpu().float() if value.is_floating_point() else value.cpu()
+
+
 class _Enough(Exception):
     """Ends a pass after the last layer that it needs."""
 
@@ -144,10 +172,12 @@ class Check:
         self.kinds: list[torch.nn.Module] = []
         self.last = self.layers[0]
         for layer in self.layers:
-            if (structure := _structure_of(layer)) not in seen:
+            if (structure := structure_of(layer)) not in seen:
                 seen.add(structure)
                 self.kinds.append(layer)
                 self.last = layer
+        longest = getattr(base.config.get_text_config(), "max_position_embeddings", None) or sum(LENGTHS)
+        self.step = max(1, (longest - 1) // max(LENGTHS))
         weight = base.get_input_embeddings().weight
         self.device, self.bytes = weight.device, min(4, weight.dtype.itemsize)
         generator = torch.Generator().manual_seed(1)
@@ -188,7 +218,7 @@ class Check:
         before = call.module(*call.args, **call.kwargs)
         after = call.module(*map(changed, call.args), **{name: changed(each) for name, each in call.kwargs.items()})
         self.current.layout = None
-        return bool((_differences(self._second(before), self._second(after)) > SAME[self.bytes]).any())
+        return bool((relative_differences(self._second(before), self._second(after)) > SAME[self.bytes]).any())
 
     def is_apart(self) -> bool:
         """Whether the second document of a pack has the vectors that it has alone, with the attention that
@@ -203,11 +233,11 @@ class Check:
             alone = self._second(self.run(self.documents[1:]))
         finally:
             self.base.set_attn_implementation({"": implementation, "text_config": inner})
-        return bool(_differences(packed, alone).median() < OTHERWISE[self.bytes])
+        return bool(relative_differences(packed, alone).median() < OTHERWISE[self.bytes])
 
     @torch.no_grad()
-    def run(self, documents: list[torch.Tensor]) -> Any:
-        """What the last of the layers returns for a pack of documents."""
+    def run(self, documents: list[torch.Tensor], step: int = 1) -> Any:
+        """What the last of the layers returns for a pack of documents, whose positions are `step` apart."""
         lengths = [len(document) for document in documents]
         results: list[Any] = []
 
@@ -219,7 +249,7 @@ class Check:
         try:
             self.decoder(
                 input_ids=torch.cat(documents)[None],
-                position_ids=torch.cat([torch.arange(length, device=self.device) for length in lengths])[None],
+                position_ids=torch.cat([torch.arange(length, device=self.device) for length in lengths])[None] * step,
                 layout=layout_of([0], lengths, self.device),
                 use_cache=False,
             )
@@ -236,7 +266,7 @@ class Check:
         return states[..., -LENGTHS[1] :, :]
 
 
-def _differences(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def relative_differences(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """The relative difference of each vector of [..., width]."""
     return (one - other).norm(dim=-1) / other.norm(dim=-1).clamp(min=1e-9)
 
@@ -249,7 +279,7 @@ def _layers_of(decoder: torch.nn.Module) -> list[torch.nn.Module]:
     return list(max(lists, key=len))
 
 
-def _structure_of(layer: torch.nn.Module) -> str:
+def structure_of(layer: torch.nn.Module) -> str:
     """What two layers that compute alike have in common: their parts, sizes and switches, but not their number."""
     switches: Iterable[Any] = (
         (name, key, value)

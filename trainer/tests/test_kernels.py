@@ -1,8 +1,10 @@
 """The trainer's kernels compute what torch computes in float32, to the precision of bfloat16."""
 
+from functools import partial
+
 import pytest
 import torch
-from torch.nn.functional import cross_entropy, scaled_dot_product_attention, silu
+from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention, silu
 
 from trainer.data.layout import layout_of
 from trainer.model import fast_layers, kernels
@@ -105,15 +107,36 @@ def test_norm_of_a_sum_and_its_gradient():
     assert torch.equal(rounded[:, :100], gradient.bfloat16()) and not rounded[:, 100:].any()
 
 
-def test_gated_product_and_its_gradient():
+@pytest.mark.parametrize("heads", [1, 3])
+def test_norms_of_heads_and_their_gradients(heads):
+    size, width = 40, heads * 40
+    x, weight = numbers(70, width + 8), torch.randn(heads, size)
+    exact = x[:, :width].float().requires_grad_()
+    states = exact.unflatten(1, (heads, size))
+    expected = (states * (states.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * weight).flatten(1)
+    gradient = numbers(70, width + 4)
+    rest = gradient[:, width:].clone()
+    expected.backward(gradient[:, :width].float())
+    normed, inverse = kernels.norm(x, weight, 1e-5)
+    kernels.norm_backward(gradient, x, weight, inverse)
+    assert_near(normed, expected.detach())
+    assert_near(gradient[:, :width], exact.grad)
+    assert torch.equal(gradient[:, width:], rest)
+    kernels.norm(x, weight, 1e-5, out=x)
+    assert torch.equal(x[:, :width], normed)
+
+
+@pytest.mark.parametrize("activation", [silu, partial(gelu, approximate="tanh")], ids=["silu", "gelu"])
+def test_gated_product_and_its_gradient(activation):
     gate_up = numbers(33, 2 * 50 + 4) * 4
     gate_up[0, :3] = torch.tensor([200.0, -200.0, 0.0])
     exact = gate_up.float().requires_grad_()
-    expected = silu(exact[:, :50]) * exact[:, 50:100]
+    is_gelu = activation is not silu
+    expected = activation(exact[:, :50]) * exact[:, 50:100]
     above, gradient = numbers(33, 50), torch.zeros_like(gate_up)
     expected.backward(above.float())
-    kernels.gated_backward(above, gate_up, gradient)
-    assert_near(kernels.gated(gate_up, 50), expected.detach())
+    kernels.gated_backward(above, gate_up, gradient, is_gelu)
+    assert_near(kernels.gated(gate_up, 50, is_gelu), expected.detach())
     assert_near(gradient, exact.grad)
 
 
@@ -168,7 +191,14 @@ def test_what_is_not_a_number_stays_none():
 
 @pytest.mark.parametrize(
     ("family", "config", "uses_kernels"),
-    [("Llama", {}, True), ("Qwen2", {}, True), ("Mistral", {"sliding_window": 24}, False)],
+    [
+        ("Llama", {}, True),
+        ("Qwen2", {}, True),
+        ("Qwen3", {"head_dim": 24}, True),
+        ("Gemma3", {"head_dim": 16}, True),
+        ("SmolLM3", {"no_rope_layers": [1, 0]}, True),
+        ("Mistral", {"sliding_window": 24}, False),
+    ],
 )
 def test_layers_in_bf16_have_the_gradients_of_float32(
     job, loop_of, tmp_path, monkeypatch, family, config, uses_kernels
@@ -186,7 +216,7 @@ def test_layers_in_bf16_have_the_gradients_of_float32(
 
 
 @pytest.mark.parametrize(
-    ("family", "method"), [("Gemma", {}), ("Llama", {"method": "full", "lora": None})], ids=["Gemma", "full"]
+    ("family", "method"), [("Granite", {}), ("Llama", {"method": "full", "lora": None})], ids=["Granite", "full"]
 )
 def test_models_with_layers_of_transformers_use_the_kernels_for_attention(
     job, loop_of, tmp_path, monkeypatch, family, method

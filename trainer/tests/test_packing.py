@@ -87,7 +87,11 @@ def test_packed_gradients_equal_those_of_separate_documents(job, loop_of, limits
     [
         ("Qwen2", True, {}),
         ("Mistral", True, {"sliding_window": 24}),
-        ("Gemma", False, {"head_dim": 16}),
+        ("Gemma", True, {"head_dim": 16}),
+        ("Qwen3", True, {"head_dim": 24}),
+        ("Gemma3", True, {"head_dim": 16, "sliding_window": 24}),
+        ("SmolLM3", True, {"no_rope_layers": [1, 0]}),
+        ("Ministral3", False, {"max_position_embeddings": 65536}),
         ("Phi3", False, {}),
     ],
 )
