@@ -38,7 +38,7 @@ def merge(base_file: Path, adapter_file: Path, out: Path, names: tuple[str, str]
     """Writes `out` atomically. With the `names` of base and adapter it also says what was merged: the engine reports it
     with each answer. Raises NotMergeableError."""
     base, adapter = gguf.GGUFReader(base_file), gguf.GGUFReader(adapter_file)
-    parts, scale = _lora_pairs(adapter)
+    parts = _lora_pairs(adapter, base)
     sums = {tensor.name: _type_of_sum(tensor) for tensor in base.tensors if tensor.name in parts}
     if missing := sorted(parts.keys() - sums.keys()):
         raise NotMergeableError(f"the base has no {missing[0]}, which the adapter changes")
@@ -49,7 +49,7 @@ def merge(base_file: Path, adapter_file: Path, out: Path, names: tuple[str, str]
             for tensor in base.tensors:
                 start = file.tell()
                 if tensor.name in sums:
-                    for rows in _sum(tensor, *parts[tensor.name], scale):
+                    for rows in _sum(tensor, *parts[tensor.name]):
                         file.write(quants.quantize(rows, sums[tensor.name]).tobytes())
                 else:
                     file.write(tensor.data.tobytes())
@@ -60,8 +60,10 @@ def merge(base_file: Path, adapter_file: Path, out: Path, names: tuple[str, str]
         temporary.unlink(missing_ok=True)
 
 
-def _lora_pairs(adapter: gguf.GGUFReader) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], float]:
-    """A [rank, inputs] and B [outputs, rank] of each weight, and the scale of their product."""
+def _lora_pairs(adapter: gguf.GGUFReader, base: gguf.GGUFReader) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """A [rank, inputs] and B [outputs, rank] of each weight, with the scale of their product in A; of stacked experts
+    with a dimension before these.
+    """
     kind = adapter.get_field("adapter.type")
     if kind is None or kind.contents() != "lora" or adapter.get_field("adapter.alora.invocation_tokens"):
         raise NotMergeableError("the adapter is no plain LoRA")
@@ -76,17 +78,24 @@ def _lora_pairs(adapter: gguf.GGUFReader) -> tuple[dict[str, tuple[np.ndarray, n
     def read(name: str) -> np.ndarray:
         return quants.dequantize(tensors[name].data, tensors[name].tensor_type).astype(np.float32)
 
-    parts = {name: (read(f"{name}.lora_a"), read(f"{name}.lora_b")) for name in names}
-    ranks = {a.shape[0] for a, _ in parts.values()}
-    if len(ranks) != 1:
-        raise NotMergeableError("the adapter has several ranks, or none")
     alpha = float(adapter.fields["adapter.lora.alpha"].contents())
-    # As in llama.cpp: without an alpha nothing is scaled.
-    return parts, alpha / ranks.pop() if alpha else 1.0
+    # What the engine multiplies the outputs of an expert's weight by, but not those of its adapter.
+    factors = {tensor.name: tensor.data for tensor in base.tensors if tensor.name.endswith("_exps.scale")}
+    parts: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    for name in names:
+        a, b = read(f"{name}.lora_a"), read(f"{name}.lora_b")
+        # As in llama.cpp: without an alpha nothing is scaled.
+        a *= alpha / b.shape[-1] if alpha else 1.0
+        if (factor := factors.get(name.replace(".weight", ".scale"))) is not None:
+            a /= factor[:, None, None]
+        parts[name] = a, b
+    if not parts:
+        raise NotMergeableError("the adapter changes nothing")
+    return parts
 
 
 def _type_of_sum(tensor: gguf.ReaderTensor) -> Type:
-    if len(tensor.shape) != 2:
+    if len(tensor.shape) not in (2, 3):
         raise NotMergeableError(f"{tensor.name} is no matrix")
     return tensor.tensor_type if tensor.tensor_type in FLOAT_TYPES else SUM_TYPE
 
@@ -135,17 +144,19 @@ def _string(text: str) -> bytes:
     return struct.pack("<Q", len(encoded)) + encoded
 
 
-def _sum(tensor: gguf.ReaderTensor, a: np.ndarray, b: np.ndarray, scale: float) -> Iterator[np.ndarray]:
-    inputs, outputs = (int(length) for length in tensor.shape)
-    if a.shape[1] != inputs or b.shape[0] != outputs or b.shape[1] != a.shape[0]:
+def _sum(tensor: gguf.ReaderTensor, a: np.ndarray, b: np.ndarray) -> Iterator[np.ndarray]:
+    inputs, outputs, *experts = (int(length) for length in tensor.shape)
+    if (*b.shape[:-1], a.shape[-1]) != (*experts, outputs, inputs) or b.shape[-1] != a.shape[-2]:
         raise NotMergeableError(f"the adapter's {tensor.name} has another shape than the base's")
     step = max(1, CHUNK_WEIGHTS // inputs)
-    for first in range(0, outputs, step):
-        rows = slice(first, first + step)
-        merged = quants.dequantize(tensor.data[rows], tensor.tensor_type) + b[rows] @ (scale * a)
-        if not np.isfinite(merged).all():
-            raise NotMergeableError(f"{tensor.name} would have weights that are not numbers")
-        yield merged
+    stacks = zip(tensor.data, a, b, strict=True) if experts else [(tensor.data, a, b)]
+    for data, down, up in stacks:
+        for first in range(0, outputs, step):
+            rows = slice(first, first + step)
+            merged = quants.dequantize(data[rows], tensor.tensor_type) + up[rows] @ down
+            if not np.isfinite(merged).all():
+                raise NotMergeableError(f"{tensor.name} would have weights that are not numbers")
+            yield merged
 
 
 def main(_protocol: Protocol) -> int:

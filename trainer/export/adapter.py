@@ -9,6 +9,9 @@ from pathlib import Path
 import torch
 
 from trainer.export.tensors import Entry, read_header
+from trainer.model.adapter_file import by_pattern, read_pairs
+from trainer.model.adapter_gguf import as_stored
+from trainer.model.skeleton import Skeleton
 from trainer.runtime.errors import JobError
 
 PREFIX = "base_model.model."
@@ -22,7 +25,6 @@ UNSUPPORTED = (
     "lora_bias",
     "alora_invocation_tokens",
     "trainable_token_indices",
-    "target_parameters",
     "layer_replication",
     "ensure_weight_tying",
     "arrow_config",
@@ -34,7 +36,8 @@ BASE_CHANGING_INITS = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 @dataclass(frozen=True)
 class LoraPair:
-    """The LoRA pair of a weight: adds `scale * b @ a`; float32 a [rank, inputs] and b [outputs, rank].
+    """The LoRA pair of a weight: adds `scale * b @ a`; float32 a [rank, inputs] and b [outputs, rank]. Those of stacked
+    experts have a dimension before these.
 
     `transposed`: the weight is stored as [inputs, outputs].
     """
@@ -45,16 +48,16 @@ class LoraPair:
     transposed: bool
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self) -> tuple[int, ...]:
         """The shape of the weight that the pair changes, as it is stored."""
-        outputs, inputs = self.b.shape[0], self.a.shape[1]
-        return (inputs, outputs) if self.transposed else (outputs, inputs)
+        *experts, outputs, inputs = *self.b.shape[:-1], self.a.shape[-1]
+        return (*experts, inputs, outputs) if self.transposed else (*experts, outputs, inputs)
 
     def rows(self, span: slice) -> torch.Tensor:
         """What is added to these rows of the stored weight, float32."""
         if self.transposed:
             return (self.scale * self.a[:, span]).T @ self.b.T
-        return self.b[span] @ (self.scale * self.a)
+        return self.b[span] @ (self.scale * (self.a if self.a.ndim == 2 else self.a[span]))
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,10 @@ def invalid(message: str) -> JobError:
     return JobError("adapter_invalid", message)
 
 
-def read_adapter(folder: Path) -> Adapter:
-    """Raises JobError("adapter_invalid") with the reason if the adapter cannot be merged."""
+def read_adapter(folder: Path, base: Path | None = None) -> Adapter:
+    """Reads PEFT's `folder`. `base`: the checkpoint, which tells how its files keep experts that the adapter changes.
+    Raises JobError("adapter_invalid") with the reason if the adapter cannot be merged.
+    """
     try:
         config = json.loads((folder / "adapter_config.json").read_text())
     except (OSError, ValueError) as problem:
@@ -86,22 +91,37 @@ def read_adapter(folder: Path) -> Adapter:
     file = folder / "adapter_model.safetensors"
     if not file.exists():
         raise invalid("The adapter has no adapter_model.safetensors.")
+    # Layers that PEFT names as parameters have the form of others.
+    changes_experts = any(not name.endswith(".weight") for name in config.get("target_parameters") or ())
+    experts = _pairs_of_experts(folder, base) if changes_experts and base else {}
     halves: dict[str, dict[str, Entry]] = {}
     replaced = {}
     for name, entry in read_header(file).items():
         if not name.startswith(PREFIX):
             raise invalid(f"The adapter's tensor {name[:200]} belongs to no weight of the base.")
         base_name = name.removeprefix(PREFIX)
+        if re.match(r".*\.experts(\.base_layer)*\.lora_", base_name) and experts:
+            continue
         if match := PART.match(base_name):
             halves.setdefault(match["module"], {})[match["part"]] = entry
         elif "lora_" in base_name:
             raise invalid(f"The adapter's tensor {name[:200]} is not one that can be merged.")
         else:
             replaced[base_name.replace(".base_layer.", ".")] = entry
-    pairs = {f"{module}.weight": _pair(module, parts, config) for module, parts in halves.items()}
+    pairs = {f"{module}.weight": _pair(module, parts, config) for module, parts in halves.items()} | experts
     if not pairs and not replaced:
         raise invalid("The adapter has no tensors.")
     return Adapter(config, pairs, replaced)
+
+
+def _pairs_of_experts(folder: Path, base: Path) -> dict[str, LoraPair]:
+    """The pairs of experts, by the names of the base's tensors."""
+    skeleton = Skeleton(base)
+    _, pairs = read_pairs(folder, skeleton.model)
+    stacked = {name: pair for name, pair in pairs.items() if pair.b.ndim == 3}
+    if not all(bool(each.isfinite().all()) for pair in stacked.values() for each in (pair.a, pair.b)):
+        raise invalid("The adapter's experts have weights that are not numbers (NaN or infinite).")
+    return {name: LoraPair(pair.a, pair.b, 1.0, False) for name, pair in as_stored(stacked, skeleton).items()}
 
 
 def _require_plain(config: dict) -> None:
@@ -131,23 +151,15 @@ def _pair(module: str, parts: dict[str, Entry], config: dict) -> LoraPair:
     if a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1]:
         raise invalid(f"The adapter's A and B of {module} do not fit each other: {list(a.shape)} and {list(b.shape)}.")
     rank = a.shape[0]
-    expected = _by_pattern(config.get("rank_pattern"), module, config.get("r"))
+    expected = by_pattern(config.get("rank_pattern"), module, config.get("r"))
     if rank == 0 or rank != expected:
         raise invalid(f"The adapter's {module} has rank {rank}; adapter_config.json says {expected}.")
-    alpha = _by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha"))
+    alpha = by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha"))
     if not isinstance(alpha, int | float) or not math.isfinite(alpha):
         raise invalid(f"adapter_config.json: lora_alpha of {module} is {alpha!r}.")
     scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
     # An embedding's weight is [tokens, width], transposed against a linear layer's.
     return LoraPair(a, b, scale, embedding or bool(config.get("fan_in_fan_out")))
-
-
-def _by_pattern(patterns: dict | None, module: str, otherwise: object) -> object:
-    """Follows peft: patterns are regular expressions for the end of a module's name, and the first match counts."""
-    for pattern, value in (patterns or {}).items():
-        if re.match(rf"^(.*\.)?({pattern})$", module):
-            return value
-    return otherwise
 
 
 def read_finite(entry: Entry, name: str) -> torch.Tensor:

@@ -13,6 +13,7 @@ import torch
 from trainer.export.adapter import Adapter, LoraPair, invalid
 from trainer.export.spec import Report
 from trainer.export.tensors import DTYPES, FLOATING, Entry, PlannedTensor, read_checkpoint, write_checkpoint
+from trainer.model.skeleton import Skeleton
 from trainer.runtime.errors import JobError
 
 # A size that suits the Hub and loaders that read files in parallel.
@@ -41,9 +42,10 @@ def merge(
     untied = False
     if adapter:
         _require_whole_weights(config)
-        adapter = _named_as(entries, adapter)
+        skeleton = Skeleton(base)
+        adapter = _named_as(entries, adapter, skeleton)
         entries, untied = _untied(entries, adapter, config)
-        _require_fit(entries, adapter)
+        _require_fit(entries, adapter, skeleton)
     planned = {name: _planned(name, entry, adapter, dtype, vectors) for name, entry in entries.items()}
     write_checkpoint(out, planned, SHARD_BYTES, report)
     return Merged(untied)
@@ -58,14 +60,16 @@ def _require_whole_weights(config: dict) -> None:
         raise JobError("parameter_not_supported", message)
 
 
-def _named_as(entries: dict[str, Entry], adapter: Adapter) -> Adapter:
+def _named_as(entries: dict[str, Entry], adapter: Adapter, skeleton: Skeleton) -> Adapter:
     """Renames the adapter's tensors to the checkpoint's names: some checkpoints omit the prefix of the model's
-    modules.
+    modules, or call them something else.
     """
 
     def own(name: str) -> str:
         if name in entries or name in HEADS:
             return name
+        if (stored := skeleton.stored_name(name)) in entries:
+            return stored
         # As checkpoints of Qwen2.5-VL and Gemma 3 name their language model; transformers has since put it elsewhere.
         for published in ("model.", "language_model.model."):
             if (found := name.replace("model.language_model.", published, 1)) in entries:
@@ -93,7 +97,7 @@ def _untied(entries: dict[str, Entry], adapter: Adapter, config: dict) -> tuple[
     return {**entries, heads[0] if heads else HEADS[0]: entries[embeddings[0]]}, True
 
 
-def _require_fit(entries: dict[str, Entry], adapter: Adapter) -> None:
+def _require_fit(entries: dict[str, Entry], adapter: Adapter, skeleton: Skeleton) -> None:
     for name in sorted(adapter.names):
         if name not in entries:
             raise invalid(f"The adapter changes {name}, which the base does not have.")
@@ -113,12 +117,11 @@ def _require_fit(entries: dict[str, Entry], adapter: Adapter) -> None:
     targets, config = adapter.config.get("target_modules"), adapter.config
     narrowed = any(config.get(name) for name in ("layers_to_transform", "layers_pattern", "exclude_modules"))
     if isinstance(targets, list) and not narrowed:
-        expected = {
-            name
-            for name, entry in entries.items()
-            if len(entry.shape) == 2 and _is_one_of(name.removesuffix(".weight"), targets)
-        }
-        if missing := sorted(expected - adapter.pairs.keys()):
+        # Not all tensors of the files: an expert's are stacked in memory, and layers that predict a second token are
+        # left out.
+        layers = [name for name, module in skeleton.model.named_modules() if isinstance(module, torch.nn.Linear)]
+        expected = {skeleton.stored_name(f"{name}.weight") for name in layers if _is_one_of(name, targets)}
+        if missing := sorted((expected & entries.keys()) - adapter.pairs.keys()):
             raise invalid(
                 f"The adapter has nothing for {missing[0]}, although adapter_config.json names it as changed."
             )

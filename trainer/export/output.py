@@ -91,7 +91,7 @@ def write_checkpoint_folder(spec: Export, out: Path, dtype: str | None, vectors:
     """
     source = checkpoint_folder(spec)
     model_folder = Path(spec.model.folder)
-    adapter = read_adapter(model_folder) if spec.model.kind == "adapter" else None
+    adapter = read_adapter(model_folder, source) if spec.model.kind == "adapter" else None
     entries = read_checkpoint(source)
     kinds = {entry.dtype for entry in entries.values() if entry.dtype in FLOATING}
     if adapter is None and (dtype is None or kinds == {dtype}):

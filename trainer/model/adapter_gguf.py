@@ -100,6 +100,16 @@ def convert(models: list[Any], pairs: dict[str, Pair], skeleton: Skeleton) -> di
     return converted
 
 
+def as_stored(pairs: dict[str, Pair], skeleton: Skeleton) -> dict[str, Pair]:
+    """The pairs of a model's weights by the names of its checkpoint's tensors, in their form."""
+    sources, stored = list(pairs.values()), {}
+    for number, (name, pair) in enumerate(pairs.items()):
+        rows, columns, ones = (skeleton.as_stored(name, table) for table in tables(number, pair.shape))
+        for part in rows:
+            stored[part], _ = moved(sources, rows[part], columns[part], ones[part], part)
+    return stored
+
+
 def _scales_of_experts(model: Any, skeleton: Skeleton) -> dict[str, torch.Tensor]:
     """What the engine multiplies the outputs of experts by, [experts], by its names: it does so before it adds an
     adapter's part.

@@ -50,6 +50,13 @@ class Skeleton:
             return {name: weight}
         return {stored: self._turned(stored, part) for stored, part in reverted.items()}
 
+    def stored_name(self, name: str) -> str:
+        """The name in the files of a weight that is a tensor there, or the name itself."""
+        if name in self.shapes:
+            return name
+        names = list(self.as_stored(name, torch.empty(0, 0, device="meta")))
+        return names[0] if len(names) == 1 else name
+
     def read(self, stored: str) -> torch.Tensor:
         """A tensor of the files."""
         with safe_open(self.files[stored], "pt") as opened:

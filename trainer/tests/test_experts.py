@@ -1,13 +1,18 @@
 """Adapters of a mixture's experts: what they compute, and what PEFT and the engine read of them."""
 
+import shutil
 import sys
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from trainer.cli.merge import merge as merge_files
+from trainer.export.adapter import read_adapter
+from trainer.export.merge import merge
 from trainer.model import experts, targets
 from trainer.model.adapter_file import read_pairs
 from trainer.model.adapter_gguf import library, open_base, write_adapter_gguf
@@ -143,3 +148,42 @@ def test_the_file_changes_the_engines_experts_as_the_adapter_does_the_checkpoint
     for name, change in expected.items():
         a, b = tensors[f"{name}.lora_a"], tensors[f"{name}.lora_b"]
         torch.testing.assert_close(alpha / b.shape[-1] * b @ a, change, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_a_merged_export_computes_what_the_adapter_does(folder, tmp_path):
+    model = adapted(folder)
+    model.save_pretrained(tmp_path / "adapter", save_embedding_layers=False)
+    experts.describe_to_peft(model, tmp_path / "adapter")
+    out = tmp_path / "merged"
+    out.mkdir()
+    merge(folder, read_adapter(tmp_path / "adapter", folder), out, "F32", lambda share: None)
+    shutil.copyfile(folder / "config.json", out / "config.json")
+    torch.testing.assert_close(logits(load(out)), logits(model), atol=1e-4, rtol=1e-3)
+
+
+def test_experts_are_merged_in_the_engines_file_with_what_their_outputs_are_multiplied_by(tmp_path):
+    import gguf
+
+    random = np.random.default_rng(0)
+    weights, scale = random.normal(size=(3, 8, 32)).astype(np.float32), np.array([0.5, 2, 1], np.float32)
+    a, b = random.normal(size=(3, 4, 32)).astype(np.float32), random.normal(size=(3, 8, 4)).astype(np.float32)
+    name = "blk.0.ffn_down_exps"
+    files = {
+        "base": {f"{name}.weight": weights, f"{name}.scale": scale},
+        "adapter": {f"{name}.weight.lora_a": a, f"{name}.weight.lora_b": b},
+    }
+    for file, tensors in files.items():
+        writer = gguf.GGUFWriter(tmp_path / file, "gemma4")
+        if file == "adapter":
+            writer.add_string("adapter.type", "lora")
+            writer.add_float32("adapter.lora.alpha", 8)
+        for tensor, data in tensors.items():
+            writer.add_tensor(tensor, data)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    merge_files(tmp_path / "base", tmp_path / "adapter", tmp_path / "merged")
+    merged = {tensor.name: tensor.data for tensor in gguf.GGUFReader(tmp_path / "merged").tensors}
+    expected = scale[:, None, None] * weights + 2 * b @ a
+    np.testing.assert_allclose(scale[:, None, None] * merged[f"{name}.weight"], expected, rtol=1e-5, atol=1e-5)

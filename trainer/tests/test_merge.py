@@ -90,7 +90,7 @@ def test_adapted_weights_are_sums_and_everything_else_is_copied(files, alpha, sc
         (["blk.0.attn_q.weight"], INPUTS * 2, "another shape"),
         (["token_embd.weight"], INPUTS, "embeddings"),
         (["blk.0.attn_norm.weight"], INPUTS, "no matrix"),
-        ([], INPUTS, "several ranks, or none"),
+        ([], INPUTS, "changes nothing"),
     ],
 )
 def test_an_adapter_that_does_not_fit_leaves_no_file(files, names, inputs, why):
