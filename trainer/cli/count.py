@@ -77,7 +77,11 @@ class Count(Totals):
         rendered = []
         for row, conversations in batch:
             try:
-                texts = [text for each in conversations for text in counted_renderings(each, self.tokenizer, bound)]
+                texts = [
+                    text
+                    for conversation in conversations
+                    for text in counted_renderings(conversation, self.tokenizer, bound)
+                ]
                 extra = [self._extra_tokens(text) for text in texts]
                 rendered.append((row, conversations, texts, extra))
             except JobError as problem:
@@ -117,7 +121,7 @@ class Count(Totals):
 
         length, exact = max(length for length, _ in counted), all(exact for _, exact in counted)
         numbers, over = self.numbers, length - self.max_length
-        if any(are_lost(each, self.tokenizer) for each in conversations):
+        if any(are_lost(conversation, self.tokenizer) for conversation in conversations):
             self._list("lost_thoughts", {"row": row, "line": conversations[0].line})
         numbers["rows"] += 1
         numbers["tokens"] += sum(length for length, _ in counted)
@@ -138,10 +142,10 @@ class Count(Totals):
     def _refuse(self, row: int, conversations: list, problem: Exception) -> None:
         self._list("refused", {"row": row, "line": conversations[0].line, "message": str(problem)})
 
-    def _list(self, kind: str, found: dict) -> None:
+    def _list(self, kind: str, entry: dict) -> None:
         self.numbers[f"{kind}_rows"] += 1
         if len(self.listed[kind]) < MAX_LISTED:
-            self.listed[kind].append(found)
+            self.listed[kind].append(entry)
 
 
 def cut_row(conversations: list, tokenizer: "Tokenizer", max_length: int, row: int, preferences: bool) -> list:
@@ -150,16 +154,16 @@ def cut_row(conversations: list, tokenizer: "Tokenizer", max_length: int, row: i
 
     length = None if preferences else max_length
     tokenized = tokenize_rows(conversations, tokenizer, length, [row] * len(conversations))
-    sequences = [sequence for *_, found in tokenized for sequence in found]
+    sequences = [sequence for *_, row_sequences in tokenized for sequence in row_sequences]
     return cut_front(sequences, max_length) if preferences else cut_end(sequences, max_length)
 
 
 def count(tokenizer: "Tokenizer", path: Path, max_length: int, objective: str = "sft", block: Block = WHOLE) -> Count:
     """Counts the rows of a canonical file, or of a block of it."""
-    found = Count(tokenizer, max_length, objective != "sft")
+    counted = Count(tokenizer, max_length, objective != "sft")
     for batch in batches_of(rows_of(path, objective, block)):
-        found.add(batch)
-    return found
+        counted.add(batch)
+    return counted
 
 
 def preview(tokenizer: "Tokenizer", path: Path, row: int, max_length: int, objective: str = "sft") -> dict:
@@ -172,7 +176,7 @@ def preview(tokenizer: "Tokenizer", path: Path, row: int, max_length: int, objec
         return {"missing": True}
     conversations, preferences = conversations_of(parse_row(line, row, objective)), objective != "sft"
     tokenized = tokenize_rows(conversations, tokenizer, None if preferences else max_length, [row] * len(conversations))
-    whole = [sequence for *_, found in tokenized for sequence in found]
+    whole = [sequence for *_, row_sequences in tokenized for sequence in row_sequences]
     over = max(0, max(len(sequence.ids) for sequence in whole) - max_length) if preferences else 0
     sequences = []
     for sequence in whole:
@@ -235,15 +239,15 @@ def main() -> None:
     request = json.loads(sys.argv[1])
     path, max_length, objective = Path(request["rows"]), request["max_length"], request["objective"]
     if "row" in request:
-        found = preview(load_tokenizer(request), path, request["row"], max_length, objective)
+        answer = preview(load_tokenizer(request), path, request["row"], max_length, objective)
     elif "blocks" in request:
         # The other cores have other workers.
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         tokenizer = load_tokenizer(request)
         for block in blocks_from(request["blocks"]):
             counted = count(tokenizer, path, max_length, objective, block)
-            found = {"bars": counted.bars, "numbers": counted.numbers, "listed": counted.listed}
-            print(json.dumps(found), flush=True)
+            answer = {"bars": counted.bars, "numbers": counted.numbers, "listed": counted.listed}
+            print(json.dumps(answer), flush=True)
         return
     else:
         workers = min(request.get("workers", 1), path.stat().st_size // BYTES_A_WORKER)
@@ -253,8 +257,8 @@ def main() -> None:
                 totals.add_totals(**part)
         else:
             totals = count(load_tokenizer(request), path, max_length, objective)
-        found = {**totals.summary(max_length), "parse_control_tokens": request.get("parse_control_tokens", False)}
-    print(json.dumps(found))
+        answer = {**totals.summary(max_length), "parse_control_tokens": request.get("parse_control_tokens", False)}
+    print(json.dumps(answer))
 
 
 if __name__ == "__main__":

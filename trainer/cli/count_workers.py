@@ -32,10 +32,10 @@ class Worker:
         answer = self._process.stdout.readline() if self._process.stdout else ""
         if not answer:
             raise RuntimeError(f"A process that counts tokens ended with {self._process.wait()}.")
-        found = json.loads(answer)
-        if "problem" in found:
-            raise JobError("dataset_invalid", found["problem"])
-        return found
+        counted = json.loads(answer)
+        if "problem" in counted:
+            raise JobError("dataset_invalid", counted["problem"])
+        return counted
 
     def close(self) -> None:
         """Ends the process."""

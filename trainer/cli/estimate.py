@@ -115,7 +115,7 @@ def picture_seconds(loop: "Loop") -> float:
 
 def vectors_of(rows: Iterable["Row"]) -> np.ndarray:
     """The numbers of the vectors that these rows show."""
-    shown = [each.vectors for row in rows for each in row.sequences if each.vectors is not None]
+    shown = [sequence.vectors for row in rows for sequence in row.sequences if sequence.vectors is not None]
     numbers = np.concatenate(shown) if shown else np.empty(0, dtype=np.int32)
     return numbers[numbers >= 0]
 

@@ -94,12 +94,12 @@ def import_reading(
     from trainer.run import foreign_adapter, probe
     from trainer.run.artifact import save
 
-    given = Path(spec.start.path)
+    folder = Path(spec.start.path)
     base = load_base(spec, device, dtype)
     origin = probe.log_probabilities(base, examples, device)
-    reading = foreign_adapter.read(base, given)
-    if foreign_adapter.is_random(given) and not foreign_adapter.is_repeatable(
-        reading, foreign_adapter.read(load_base(spec, device, dtype), given, seed=1)
+    reading = foreign_adapter.read(base, folder)
+    if foreign_adapter.is_random(folder) and not foreign_adapter.is_repeatable(
+        reading, foreign_adapter.read(load_base(spec, device, dtype), folder, seed=1)
     ):
         raise JobError(
             "adapter_invalid", f"The adapter's beginning depends on random numbers. {foreign_adapter.CONVERT}"
@@ -118,7 +118,7 @@ def import_reading(
     del reading, base
     gc.collect()
     plain = out.parent / "plain"
-    lora, sha256 = foreign_adapter.write_plain(pairs, foreign_adapter.read_config(given), plain)
+    lora, sha256 = foreign_adapter.write_plain(pairs, foreign_adapter.read_config(folder), plain)
     start = Start(str(plain), sha256)
     artifact, computed, _ = import_plain(replace(spec, lora=lora, start=start), tokenizer, examples, device, dtype, out)
     foreign_adapter.require_equal(tuned, computed)

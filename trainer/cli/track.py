@@ -57,9 +57,9 @@ def read_last_steps(folder: Path) -> dict[str, int]:
     """The last step of each metric in a folder of TensorBoard."""
     from tensorboard.backend.event_processing import event_accumulator  # pyright: ignore[reportMissingImports]
 
-    found = event_accumulator.EventAccumulator(str(folder), size_guidance={"tensors": 1})
-    found.Reload()
-    return {name: found.Tensors(name)[-1].step for name in found.Tags()["tensors"]}
+    events = event_accumulator.EventAccumulator(str(folder), size_guidance={"tensors": 1})
+    events.Reload()
+    return {name: events.Tensors(name)[-1].step for name in events.Tags()["tensors"]}
 
 
 class MlFlow(Tracker):
@@ -71,12 +71,12 @@ class MlFlow(Tracker):
         self.mlflow = mlflow
         mlflow.set_tracking_uri(target)
         experiment = mlflow.set_experiment(project)
-        found = mlflow.search_runs(
+        runs = mlflow.search_runs(
             [experiment.experiment_id], f"tags.tunery_job = '{run}'", max_results=1, output_format="list"
         )
-        run_id = found[0].info.run_id if found else None
+        run_id = runs[0].info.run_id if runs else None
         history = mlflow.MlflowClient().get_metric_history
-        names = found[0].data.metrics if found else []
+        names = runs[0].data.metrics if runs else []
         self.last_steps = {name: max(point.step for point in history(run_id, name)) for name in names}
         mlflow.start_run(run_id=run_id, run_name=run, tags={"tunery_job": run}, log_system_metrics=False)
 

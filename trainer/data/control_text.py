@@ -143,20 +143,22 @@ class ControlText:
         Encodes each text once as a whole and adds nothing: the same tokens that the engine makes. Of a text with far
         more tokens than `max_tokens`, encodes only a prefix with more tokens than that.
         """
-        found: dict[int, tuple[list[int], list[Span], list[Span]]] = {}
+        results: dict[int, tuple[list[int], list[Span], list[Span]]] = {}
         texts = [self._prefix(rendering, max_tokens) for rendering in renderings]
         by_mark: dict[str | None, list[int]] = {}
         for index, rendering in enumerate(renderings):
             by_mark.setdefault(rendering.mark, []).append(index)
         for mark, group in by_mark.items():
-            given = [texts[index] for index in group]
-            encoded = self._encode_plain(given) if mark is None else self._placeholder_tokens.encode(given, mark)
-            for index, each in zip(group, encoded, strict=True):
+            group_texts = [texts[index] for index in group]
+            encoded = (
+                self._encode_plain(group_texts) if mark is None else self._placeholder_tokens.encode(group_texts, mark)
+            )
+            for index, encoding in zip(group, encoded, strict=True):
                 # With normalizers that delete text a prefix may have too few tokens.
                 is_prefix = texts[index] is not renderings[index]
-                too_few = max_tokens is not None and is_prefix and len(each[0]) <= max_tokens
-                found[index] = self.encode([renderings[index]])[0] if too_few else each
-        return [found[index] for index in range(len(renderings))]
+                too_few = max_tokens is not None and is_prefix and len(encoding[0]) <= max_tokens
+                results[index] = self.encode([renderings[index]])[0] if too_few else encoding
+        return [results[index] for index in range(len(renderings))]
 
     def count(self, renderings: list[Rendering], max_tokens: int) -> list[tuple[int, bool]]:
         """The number of tokens of each rendering and whether it is exact. It is a lower bound for texts with far more
@@ -172,12 +174,12 @@ class ControlText:
                 self._token_counts = None
                 return self.count(renderings, max_tokens)
             counts[index] = count
-        found: list[tuple[int, bool]] = []
+        results: list[tuple[int, bool]] = []
         for text, whole, count in zip(texts, renderings, counts, strict=True):
             assert count is not None, "those without a fast count were counted in full"
             exact = text is whole or count <= max_tokens
-            found.append((len(self.encode([whole])[0][0]) if exact and text is not whole else count, exact))
-        return found
+            results.append((len(self.encode([whole])[0][0]) if exact and text is not whole else count, exact))
+        return results
 
     def _full_counts(self, texts: list[Rendering]) -> list[int]:
         """The numbers of tokens, by making them all."""
@@ -236,10 +238,15 @@ class ControlText:
 
     def _encode_plain(self, renderings: list[Rendering]) -> list[tuple[list[int], list[Span], list[Span]]]:
         encoded = self._tokenizer(
-            [each.text for each in renderings], add_special_tokens=False, return_offsets_mapping=True
+            [rendering.text for rendering in renderings], add_special_tokens=False, return_offsets_mapping=True
         )
         return list(
-            zip(encoded["input_ids"], encoded["offset_mapping"], [each.spans for each in renderings], strict=True)
+            zip(
+                encoded["input_ids"],
+                encoded["offset_mapping"],
+                [rendering.spans for rendering in renderings],
+                strict=True,
+            )
         )
 
     def _may_spell(self, text: str) -> bool:
@@ -275,8 +282,8 @@ class ControlText:
         firsts = self._firsts_or_exempt if message["role"] == "assistant" else self._firsts_only
 
         def marked(text: str) -> str:
-            found = firsts.sub(lambda match: match[0] if match[1] else match[0] + mark, text)
-            return mark + found if self._may_complete(text) else found
+            result = firsts.sub(lambda match: match[0] if match[1] else match[0] + mark, text)
+            return mark + result if self._may_complete(text) else result
 
         return _with_texts(message, marked)
 

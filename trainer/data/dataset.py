@@ -182,9 +182,9 @@ def prepare(
         [part for _, part in parts], tokenizer, None if preferences else max_length, [number for number, _ in parts]
     )
     for number, row in zip(numbers, rows, strict=True):
-        found = [next(tokenized) for _ in conversations_of(row)]
-        _, messages, rendered, uncut = found[0]
-        uncut = [sequence for *_, sequences in found for sequence in sequences]
+        conversations = [next(tokenized) for _ in conversations_of(row)]
+        _, messages, rendered, uncut = conversations[0]
+        uncut = [sequence for *_, sequences in conversations for sequence in sequences]
         truncated += any(len(sequence.ids) > max_length for sequence in uncut)
         cut = cut_front(uncut, max_length) if preferences else cut_end(uncut, max_length)
         if not cut and any(sequence.pictures for sequence in uncut):
@@ -263,9 +263,9 @@ def tokenize_rows(
             for index in batch
         ]
         # Where pictures are known only in whole texts.
-        bound = None if any(each.pictures for row in rendered for each in row) else max_length
+        bound = None if any(rendering.pictures for row in rendered for rendering in row) else max_length
         try:
-            encoded = controls.encode([each for row in rendered for each in row], bound)
+            encoded = controls.encode([rendering for row in rendered for rendering in row], bound)
         except JobError:
             # Retry one by one to find the failing row.
             encoded: list[tuple[list[int], list[Span], list[Span]]] = []
@@ -276,15 +276,15 @@ def tokenize_rows(
         left = iter(encoded)
         for index, row in zip(batch, rendered, strict=True):
             sequences = [_sequence(*next(left)) for _ in row]
-            if any(each.pictures for each in row):
+            if any(rendering.pictures for rendering in row):
                 sequences = _at_line(
                     conversations[index],
                     numbers[index],
                     lambda _, row=row, texts=sequences: [
-                        with_pictures(text, each.pictures, tokenizer.sight)
-                        if each.pictures and tokenizer.sight
+                        with_pictures(text, rendering.pictures, tokenizer.sight)
+                        if rendering.pictures and tokenizer.sight
                         else text
-                        for text, each in zip(texts, row, strict=True)
+                        for text, rendering in zip(texts, row, strict=True)
                     ],
                 )
             yield numbers[index], conversations[index], row, sequences
@@ -392,10 +392,10 @@ def with_pictures(text: Sequence, pictures: tuple[Picture, ...], sight: Sight) -
     for place, picture in zip(places, pictures, strict=True):
         add(text.ids[start:place], text.trained[start:place], np.full(place - start, -1, dtype=np.int32), None)
         shown = sight.shown(picture)
-        own = np.full(len(shown.ids), -1, dtype=np.int32)
-        own[shown.is_vector] = sight.first_vector(picture) + np.arange(shown.vectors, dtype=np.int32)
+        numbers = np.full(len(shown.ids), -1, dtype=np.int32)
+        numbers[shown.is_vector] = sight.first_vector(picture) + np.arange(shown.vectors, dtype=np.int32)
         blocks.append((at, at + len(shown.ids)))
-        add(shown.ids, np.zeros(len(shown.ids), dtype=bool), own, shown.positions)
+        add(shown.ids, np.zeros(len(shown.ids), dtype=bool), numbers, shown.positions)
         start = place + 1
     add(text.ids[start:], text.trained[start:], np.full(len(text.ids) - start, -1, dtype=np.int32), None)
     return Sequence(

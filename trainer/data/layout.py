@@ -80,15 +80,15 @@ def layout_of(prefixes: list[int], lengths: list[int], device: torch.device = CP
     prefix_rows = torch.empty(sharing, shared, dtype=torch.int64)
     own_rows = torch.empty(tokens - shared, dtype=torch.int64)
     for index in order:
-        own, which = lengths[index], index // sharing
+        own_length, which = lengths[index], index // sharing
         prefix = torch.arange(prefix_starts[which], prefix_starts[which] + prefixes[which])
-        length = len(prefix) + own
+        length = len(prefix) + own_length
         if blocks and not varlen_supported and (length >= SIMILAR * blocks[-1][1] or blocks[-1][1] <= SHORT):
             blocks[-1] = (blocks[-1][0] + 1, blocks[-1][1])
         else:
             blocks.append((1, length))
         padded = blocks[-1][1]
-        own_tokens = torch.arange(starts[index], starts[index] + own)
+        own_tokens = torch.arange(starts[index], starts[index] + own_length)
         padding = padded - length
         scatter_index.append(torch.cat([prefix, own_tokens, own_tokens[-1:].expand(padding)]))
         own_rows[own_tokens - shared] = torch.arange(row + len(prefix), row + length)
@@ -106,8 +106,8 @@ def layout_of(prefixes: list[int], lengths: list[int], device: torch.device = CP
     if varlen_supported:
         return Layout(*indices, _ends([length for _, length in blocks], device))
     documents = [
-        (prefix_starts[index // sharing], prefixes[index // sharing], starts[index], own, index % sharing == 0)
-        for index, own in enumerate(lengths)
+        (prefix_starts[index // sharing], prefixes[index // sharing], starts[index], own_length, index % sharing == 0)
+        for index, own_length in enumerate(lengths)
     ]
     return Layout(*indices, documents=torch.tensor(documents) if device.type == "cpu" else None)
 
@@ -120,4 +120,4 @@ def to_device(device: torch.device, *indices: torch.Tensor) -> tuple[torch.Tenso
     """Moves int64 tensors [length] to the device in one copy: each copy waits for all work queued on the device."""
     if device.type == "cpu":
         return indices
-    return torch.cat(indices).to(device).split_with_sizes([len(each) for each in indices])
+    return torch.cat(indices).to(device).split_with_sizes([len(index) for index in indices])

@@ -35,13 +35,13 @@ def render(
     if not messages:
         return ""
     fields = [{name: message[name] for name in TEMPLATE_FIELDS if name in message} for message in messages]
-    for each, message in zip(fields, messages, strict=True):
-        each["content"] = _as_read(each["content"], tokenizer)
+    for shown, message in zip(fields, messages, strict=True):
+        shown["content"] = _as_read(shown["content"], tokenizer)
         if "reasoning_content" in message and (place := place_of(tokenizer)) in THOUGHT_FIELDS:
-            each[place] = message["reasoning_content"]
-    given = {"tools": tools} if tools else {}
+            shown[place] = message["reasoning_content"]
+    tool_options = {"tools": tools} if tools else {}
     try:
-        return tokenizer.apply_chat_template(fields, tokenize=False, add_generation_prompt=open_turn, **given)
+        return tokenizer.apply_chat_template(fields, tokenize=False, add_generation_prompt=open_turn, **tool_options)
     except Exception as problem:
         # Templates refuse unsupported input (a system message, two user messages in a row) with errors of many types.
         raise JobError("dataset_invalid", f"The model's chat template does not take a row: {problem}") from problem
@@ -88,7 +88,7 @@ def prompt_ids(tokenizer: Tokenizer, messages: list[Message]) -> list[int]:
     """
     if rendering(messages, tokenizer, open_turn=True).mark is not None:
         return token_ids(messages, tokenizer, open_turn=True)
-    shown = [{**each, "content": _as_read(each["content"], tokenizer)} for each in messages]
+    shown = [{**message, "content": _as_read(message["content"], tokenizer)} for message in messages]
     encoded = tokenizer.apply_chat_template(shown, add_generation_prompt=True, tokenize=True, return_dict=True)
     return [int(token) for token in encoded["input_ids"]]
 
@@ -110,19 +110,19 @@ def _find_turns_as_a_whole(tokenizer: Tokenizer) -> float:
     whole = 0
     system = {"role": "system", "content": "Be a probe."}
     probe = [{"role": role, "content": f"{role} speaks."} for role in ("user", "assistant") * 2]
-    for turns, found in ((1, 1), (2, math.inf)):
+    for turns, answers in ((1, 1), (2, math.inf)):
         talk = probe[: 2 * turns]
         # Templates that take no system message refuse the rows that have one.
         if not _is_whole(talk, tokenizer, False) or not _is_whole([system, *talk], tokenizer, True):
             break
-        whole = found
+        whole = answers
     return whole
 
 
 def _is_whole(messages: list[Message], tokenizer: Tokenizer, if_refused: bool) -> bool:
     try:
         texts = training_renderings(messages, tokenizer)
-        return [each.text for each in texts] == [rendering(messages, tokenizer).text]
+        return [turn.text for turn in texts] == [rendering(messages, tokenizer).text]
     except JobError:
         return if_refused
 

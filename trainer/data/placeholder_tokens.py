@@ -49,13 +49,13 @@ class PlaceholderTokens:
         """Encodes the template's control texts as placeholders, which no row can spell, and everything else as text."""
         replaced = [self._with_placeholders(rendering, mark) for rendering in renderings]
         first = self._first_placeholder(mark)
-        found: list[tuple[list[int], list[Span], list[Span]]] = []
+        results: list[tuple[list[int], list[Span], list[Span]]] = []
         encodings = self._clones[mark].encode_batch([text for text, _, _ in replaced], add_special_tokens=False)
         for encoding, (_, indices, spans) in zip(encodings, replaced, strict=True):
             self._require_text(encoding.ids, first, indices)
             ids = [self._tokens[id - first][0] if id >= first else id for id in encoding.ids]
-            found.append((ids, encoding.offsets, spans))
-        return found
+            results.append((ids, encoding.offsets, spans))
+        return results
 
     def count(self, rendering: Rendering, mark: str, counts: TokenCounts) -> int | None:
         """The number of tokens that `encode` makes; None if the row spells a control token, so that they must be made.
@@ -90,15 +90,15 @@ class PlaceholderTokens:
     def _pieces(self, text: str, mark: str) -> Iterator[tuple[int, int, int | None]]:
         """Splits the text into pieces `[start, end)`; control tokens come with their index."""
         at = 0
-        for found in self._all_added.finditer(text):
-            index = self._indices.get(found[0])
+        for match in self._all_added.finditer(text):
+            index = self._indices.get(match[0])
             # A mark cannot break up a single character: the row's own has the mark after it.
-            if index is None or (len(found[0]) == 1 and text.startswith(mark, found.end())):
+            if index is None or (len(match[0]) == 1 and text.startswith(mark, match.end())):
                 continue
-            if at < found.start():
-                yield at, found.start(), None
-            yield found.start(), found.end(), index
-            at = found.end()
+            if at < match.start():
+                yield at, match.start(), None
+            yield match.start(), match.end(), index
+            at = match.end()
         if at < len(text):
             yield at, len(text), None
 

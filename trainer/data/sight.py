@@ -94,11 +94,11 @@ class Sight:
 
     def require_shown(self, text: str, pictures: list[Picture]) -> None:
         """Raises JobError("dataset_invalid") if a rendered conversation shows another number of pictures."""
-        found = text.count(self.image_text)
-        if found != len(pictures):
+        shown = text.count(self.image_text)
+        if shown != len(pictures):
             raise JobError(
                 "dataset_invalid",
-                f"The model's chat template shows {found} pictures of a row that has {len(pictures)}. Put each picture "
+                f"The model's chat template shows {shown} pictures of a row that has {len(pictures)}. Put each picture "
                 "into a message of the role user.",
             )
 
@@ -243,8 +243,8 @@ def image_settings(folder: Path) -> dict[str, Any]:
     """
     for name, key in (("preprocessor_config.json", None), ("processor_config.json", "image_processor")):
         if (folder / name).exists():
-            found = json.loads((folder / name).read_text())
-            if settings := found if key is None else found.get(key):
+            settings_file = json.loads((folder / name).read_text())
+            if settings := settings_file if key is None else settings_file.get(key):
                 return settings
     return {}
 

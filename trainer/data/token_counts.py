@@ -140,21 +140,25 @@ def _ascii_pattern(backend: Tokenizer) -> str | None:
         return None
     if digits:
         # Each digit was a word before the others are found.
-        others = [each for each in alternatives if each not in (r" ?\p{N}+", r"\p{N}", r"\p{N}{1,3}")]
-        alternatives = ["[0-9]", *(each.replace(r"(?!\S)", "(?![^\\s0-9])") for each in others)]
-    inside = [re.sub(r"\[[^]]*\]", lambda found: _to_ascii(found[0]), each) for each in alternatives]
-    return "|".join(re.sub(r"\\p{\w+}", lambda found: f"[{_to_ascii(found[0])}]", each) for each in inside)
+        others = [
+            alternative for alternative in alternatives if alternative not in (r" ?\p{N}+", r"\p{N}", r"\p{N}{1,3}")
+        ]
+        alternatives = ["[0-9]", *(alternative.replace(r"(?!\S)", "(?![^\\s0-9])") for alternative in others)]
+    inside = [re.sub(r"\[[^]]*\]", lambda match: _to_ascii(match[0]), alternative) for alternative in alternatives]
+    return "|".join(
+        re.sub(r"\\p{\w+}", lambda match: f"[{_to_ascii(match[0])}]", alternative) for alternative in inside
+    )
 
 
 def _to_ascii(classes: str) -> str:
-    return re.sub(r"\\p{(\w+)}", lambda found: _ASCII[found[1]], classes)
+    return re.sub(r"\\p{(\w+)}", lambda match: _ASCII[match[1]], classes)
 
 
 def _pattern_of(split: dict[str, Any]) -> str:
     """The pattern of a Split whose matches are the words; empty for others."""
-    given = split.get("pattern", {}).get("Regex", "") if split.get("type") == "Split" else ""
+    pattern = split.get("pattern", {}).get("Regex", "") if split.get("type") == "Split" else ""
     keeps = (split.get("behavior"), split.get("invert")) in (("Isolated", False), ("Removed", True))
-    return given if keeps else ""
+    return pattern if keeps else ""
 
 
 def _state(part: Any) -> dict[str, Any] | None:

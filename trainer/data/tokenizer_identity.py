@@ -23,10 +23,10 @@ def identity_of(tokenizer: Tokenizer, folder: Path) -> TokenizerIdentity:
 
 def require_unchanged(tokenizer: Tokenizer, spec: Spec) -> None:
     """Raises JobError("base_missing") if the base's files have changed since the job was created."""
-    found = identity_of(tokenizer, Path(spec.base.path))
-    if spec.tokenizer and found != spec.tokenizer:
+    identity = identity_of(tokenizer, Path(spec.base.path))
+    if spec.tokenizer and identity != spec.tokenizer:
         names = {"sha256": "tokenizer", "chat_template_sha256": "chat template", "eos_token": "end token"}
-        changed = [label for name, label in names.items() if getattr(found, name) != getattr(spec.tokenizer, name)]
+        changed = [label for name, label in names.items() if getattr(identity, name) != getattr(spec.tokenizer, name)]
         message = (
             f"The {' and '.join(changed)} of {spec.base.id} changed after this job was created. Create the job again."
         )

@@ -112,7 +112,7 @@ def _one_call_each(messages: list[Message]) -> Iterator[Message]:
             index += 1
         for call in calls:
             yield {**message, "tool_calls": [call]}
-            for result in [each for each in results if each["tool_call_id"] == call["id"]][:1]:
+            for result in [result for result in results if result["tool_call_id"] == call["id"]][:1]:
                 results.remove(result)
                 yield result
         yield from results

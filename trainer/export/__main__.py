@@ -37,10 +37,10 @@ def export(spec: Export, folder: Path, protocol: Protocol) -> None:
         results.append({"reference": spec.reference, "peak_memory_mb": 0})
     results += [run(stage, folder, protocol) for stage in stages]
     result: dict[str, Any] = {"answers": None}
-    for each in results:
-        result |= each
+    for stage_result in results:
+        result |= stage_result
     # Stages run one after the other, so the largest peak is the export's.
-    result["peak_memory_mb"] = max(each["peak_memory_mb"] for each in results)
+    result["peak_memory_mb"] = max(stage_result["peak_memory_mb"] for stage_result in results)
     output = Path(result["out"])
     files = sorted(path for path in output.rglob("*") if path.is_file()) if output.is_dir() else [output]
     protocol.emit(

@@ -13,8 +13,8 @@ VERSION = 1
 def read(path: Path) -> dict | None:
     """The file's answers; null if there is no file or it has another version."""
     try:
-        found = json.loads(path.read_text())
-        return found if found["version"] == VERSION and found["rows"] else None
+        answers = json.loads(path.read_text())
+        return answers if answers["version"] == VERSION and answers["rows"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

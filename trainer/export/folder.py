@@ -41,12 +41,12 @@ OLD_NAMES = {"TokenizersBackend": "PreTrainedTokenizerFast", "PythonBackend": "P
 def read_json(path: Path) -> dict:
     """The object in a file of a checkpoint. Raises JobError("base_missing") if there is none."""
     try:
-        found = json.loads(path.read_text())
+        value = json.loads(path.read_text())
     except (OSError, ValueError) as problem:
         raise JobError("base_missing", f"{path.name} of the checkpoint cannot be read: {problem}.") from problem
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise JobError("base_missing", f"{path.name} of the checkpoint is not a JSON object.")
-    return found
+    return value
 
 
 def write_json(path: Path, values: dict) -> None:

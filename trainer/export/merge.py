@@ -72,12 +72,12 @@ def _named_as(entries: dict[str, Entry], adapter: Adapter, skeleton: Skeleton) -
             return stored
         # As checkpoints of Qwen2.5-VL and Gemma 3 name their language model; transformers has since put it elsewhere.
         for published in ("model.", "language_model.model."):
-            if (found := name.replace("model.language_model.", published, 1)) in entries:
-                return found
-        ends = [each for each in entries if name.endswith(f".{each}") or each.endswith(f".{name}")]
+            if (renamed := name.replace("model.language_model.", published, 1)) in entries:
+                return renamed
+        ends = [entry for entry in entries if name.endswith(f".{entry}") or entry.endswith(f".{name}")]
         return ends[0] if len(ends) == 1 else name
 
-    named = [{own(name): value for name, value in each.items()} for each in (adapter.pairs, adapter.replaced)]
+    named = [{own(name): value for name, value in tensors.items()} for tensors in (adapter.pairs, adapter.replaced)]
     return replace(adapter, pairs=named[0], replaced=named[1])
 
 

@@ -33,7 +33,7 @@ def quantize(source: Path, out: Path, bits: int, report: Report) -> None:
     """Writes `out` and `out`.data next to it. Calls `report` with the progress, 0 to 1."""
     model = ir.load(source)
     graph = model.graph
-    layers = 1 + max((int(found[1]) for node in graph if (found := SENSITIVE.search(node.name or ""))), default=0)
+    layers = 1 + max((int(match[1]) for node in graph if (match := SENSITIVE.search(node.name or ""))), default=0)
     products = [(node, weight) for node in graph if node.op_type == "MatMul" and _is_matrix(weight := node.inputs[1])]
     values_by_weight: dict[str | None, list[ir.Value]] = {}
     for number, (node, weight) in enumerate(products):
@@ -51,12 +51,12 @@ def quantize(source: Path, out: Path, bits: int, report: Report) -> None:
 
 def bits_of(name: str, bits: int, layers: int) -> int:
     """The bits of a matrix, by its node's name in the builder's graph."""
-    found = SENSITIVE.search(name)
+    match = SENSITIVE.search(name)
     if name == "/lm_head/MatMul":
         return 8
-    if bits == 8 or not found:
+    if bits == 8 or not match:
         return bits
-    layer = int(found[1])
+    layer = int(match[1])
     return 8 if layer < layers / 8 or layer >= 7 * layers / 8 or (layer - round(layers / 8)) % 3 == 2 else 4
 
 
@@ -150,9 +150,9 @@ def _embed(graph: ir.Graph, node: ir.Node, values_by_weight: dict[str | None, li
         domain=DOMAIN,
         name=node.name,
     )
-    for each in (shape, flat, new):
-        each.outputs[0].name = f"{each.name}/output_0"
-        graph.insert_before(node, each)
+    for added in (shape, flat, new):
+        added.outputs[0].name = f"{added.name}/output_0"
+        graph.insert_before(node, added)
     _replace_node(graph, node, new)
     if shared and transpose is not None:
         graph.remove(transpose, safe=True)

@@ -40,16 +40,16 @@ class Session:
             self.session = onnxruntime.InferenceSession(str(graphs[0]), options, providers=["CPUExecutionProvider"])
         except Exception as problem:
             raise JobError("internal", f"ONNX Runtime does not load the exported graph: {problem}") from problem
-        self._inputs = {each.name: each for each in self.session.get_inputs()}
-        self._outputs = [each.name for each in self.session.get_outputs()]
+        self._inputs = {value.name: value for value in self.session.get_inputs()}
+        self._outputs = [value.name for value in self.session.get_outputs()]
         self.ends = _end_tokens(folder)
 
     def empty(self) -> Cache:
         """An empty KV cache."""
         cache = {}
-        for name, each in self._inputs.items():
+        for name, value in self._inputs.items():
             if name.startswith("past_key_values."):
-                cache[name] = np.zeros([1, each.shape[1], 0, each.shape[3]], TYPES[each.type])
+                cache[name] = np.zeros([1, value.shape[1], 0, value.shape[3]], TYPES[value.type])
         return cache
 
     def run(self, tokens: list[int], cache: Cache) -> tuple[np.ndarray, Cache]:

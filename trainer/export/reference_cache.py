@@ -16,15 +16,15 @@ MOST_PROMPTS = 4
 
 def cached_answers(spec: Export) -> dict | None:
     """The cached answers if they are for the same prompts, and from today if the template writes the date."""
-    found = read(Path(spec.reference))
+    cached = read(Path(spec.reference))
     if (
-        not found
-        or found.get("day") not in (None, today())
-        or [row["messages"] for row in found["rows"]] != prompts_of(spec)
+        not cached
+        or cached.get("day") not in (None, today())
+        or [row["messages"] for row in cached["rows"]] != prompts_of(spec)
     ):
         return None
     # Files older than this setting come from models that parse control tokens.
-    return found if found.get("parse_control_tokens", True) == spec.parse_control_tokens else None
+    return cached if cached.get("parse_control_tokens", True) == spec.parse_control_tokens else None
 
 
 def has_importance(spec: Export) -> bool:

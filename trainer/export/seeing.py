@@ -68,11 +68,11 @@ class Eyes:
         pictures = tuple(pictures_of(messages))
         ((ids, _, _),) = control_text(self.tokenizer).encode([rendering(messages, self.tokenizer, open_turn=True)])
         text = Sequence(np.array(ids, dtype=np.int32), np.zeros(len(ids), dtype=bool))
-        known = set(self.sight.pictures)
+        encoded_pictures = set(self.sight.pictures)
         shown = with_pictures(text, pictures, self.sight) if pictures else text
         for picture, file in zip(pictures, files, strict=True):
-            if picture.sha256 not in known:
-                known.add(picture.sha256)
-                made = encoded(self.base, self.sight, self.processor, decode(file), torch.device("cpu"))
-                self.vectors.append(made.float())
+            if picture.sha256 not in encoded_pictures:
+                encoded_pictures.add(picture.sha256)
+                vectors = encoded(self.base, self.sight, self.processor, decode(file), torch.device("cpu"))
+                self.vectors.append(vectors.float())
         return shown

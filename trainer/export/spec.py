@@ -90,7 +90,7 @@ class Export:
         The model's id if no such character is left, as of a name in another alphabet.
         """
         letters = "".join(
-            each for each in unicodedata.normalize("NFKD", self.model.name) if not unicodedata.combining(each)
+            letter for letter in unicodedata.normalize("NFKD", self.model.name) if not unicodedata.combining(letter)
         )
         safe_name = re.sub(r"[-.]{2,}", "-", re.sub(r"[^A-Za-z0-9._]+", "-", letters)).strip("-._")[:80].rstrip("-._")
         return self.model.id if not safe_name or RESERVED.match(safe_name) else safe_name
@@ -108,7 +108,7 @@ class Export:
 
 
 def _typed(kind: type, values: dict) -> Any:
-    names = {each.name for each in fields(kind)}
+    names = {field.name for field in fields(kind)}
     return kind(**{name: value for name, value in values.items() if name in names})
 
 

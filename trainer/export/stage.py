@@ -50,8 +50,8 @@ def finish(spec: Export, folder: Path, report: StageReport) -> dict:
     work, graph, output = folder / "work", folder / "graph", folder / "out" / spec.folder_name
     finish(work, graph, output, spec.quantization, lambda done: report("convert", 0.5 + done / 2))
     write_card(spec, output)
-    for each in (work, graph):
-        shutil.rmtree(each)
+    for temporary in (work, graph):
+        shutil.rmtree(temporary)
     sync_tree(output)
     return {"out": str(output)}
 

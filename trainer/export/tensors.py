@@ -95,11 +95,11 @@ def read_header(file: Path) -> dict[str, Entry]:
             header = json.loads(opened.read(length))
         header.pop("__metadata__", None)
         entries = {}
-        for name, each in header.items():
-            if each["dtype"] not in DTYPES:
-                raise ValueError(f"the tensor {name} is {each['dtype']}")
-            begin, end = each["data_offsets"]
-            entry = Entry(file, each["dtype"], tuple(each["shape"]), 8 + length + begin)
+        for name, header_entry in header.items():
+            if header_entry["dtype"] not in DTYPES:
+                raise ValueError(f"the tensor {name} is {header_entry['dtype']}")
+            begin, end = header_entry["data_offsets"]
+            entry = Entry(file, header_entry["dtype"], tuple(header_entry["shape"]), 8 + length + begin)
             if entry.bytes != end - begin or entry.start + entry.bytes > size:
                 raise ValueError(f"the tensor {name} is cut off")
             entries[name] = entry
@@ -144,7 +144,7 @@ def write_checkpoint(folder: Path, planned: dict[str, PlannedTensor], shard_byte
     """
     shards: list[dict[str, PlannedTensor]] = [{}]
     for name, tensor in planned.items():
-        if shards[-1] and sum(each.bytes for each in shards[-1].values()) + tensor.bytes > shard_bytes:
+        if shards[-1] and sum(entry.bytes for entry in shards[-1].values()) + tensor.bytes > shard_bytes:
             shards.append({})
         shards[-1][name] = tensor
     total = sum(tensor.bytes for tensor in planned.values())

@@ -221,10 +221,10 @@ def run(settings: Settings, member: Member | None = None) -> int:
 def _take(text: str, reporter: Reporter) -> None:
     try:
         line = json.loads(text)
-        known = isinstance(line, dict) and isinstance(line["type"], str) and isinstance(line["message"], str)
+        is_event = isinstance(line, dict) and isinstance(line["type"], str) and isinstance(line["message"], str)
     except (ValueError, KeyError):
-        known = False
-    if known:
+        is_event = False
+    if is_event:
         reporter.add({"type": line["type"], "message": line["message"], "data": line.get("data") or {}})
     else:
         sys.stderr.write(f"not a trainer event: {text}\n")

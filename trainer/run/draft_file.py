@@ -54,22 +54,22 @@ def _learned_runs(sequence: Sequence) -> Iterator[np.ndarray]:
         yield sequence.ids[start:end]
 
 
-def distinct(found: Iterator[np.ndarray]) -> list[np.ndarray]:
+def distinct(answers: Iterator[np.ndarray]) -> list[np.ndarray]:
     """Each answer once, in their order. Remembers hashes, as a copy of all answers would take too much memory."""
     seen: dict[bytes, np.ndarray] = {}
-    for answer in found:
+    for answer in answers:
         seen.setdefault(blake2b(answer.data, digest_size=16).digest(), answer)
     return list(seen.values())
 
 
-def sample(found: list[np.ndarray], most: int) -> list[np.ndarray]:
+def sample(answers: list[np.ndarray], most: int) -> list[np.ndarray]:
     """Answers with at most `most` tokens and separators, taken evenly from all of them."""
-    costs = [len(answer) + 1 for answer in found]
+    costs = [len(answer) + 1 for answer in answers]
     total, passed, used = sum(costs), 0, 0
     if total <= most:
-        return found
+        return answers
     kept: list[np.ndarray] = []
-    for answer, cost in zip(found, costs, strict=True):
+    for answer, cost in zip(answers, costs, strict=True):
         passed += cost
         # What is used never runs ahead of its share of what has passed.
         if used + cost <= most * passed // total:
@@ -78,10 +78,10 @@ def sample(found: list[np.ndarray], most: int) -> list[np.ndarray]:
     return kept
 
 
-def joined(found: list[np.ndarray]) -> np.ndarray:
+def joined(answers: list[np.ndarray]) -> np.ndarray:
     """uint32 [tokens]: each answer behind a separator."""
     separator = np.array([SEPARATOR], dtype=np.uint32)
-    parts = [part for answer in found for part in (separator, answer.astype(np.uint32))]
+    parts = [part for answer in answers for part in (separator, answer.astype(np.uint32))]
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.uint32)
 
 
@@ -92,9 +92,9 @@ def suffix_array(tokens: np.ndarray) -> np.ndarray:
     """
     count = len(tokens)
     symbols, rank = np.unique(tokens, return_inverse=True)
-    known, length = len(symbols), 1
+    ranks, length = len(symbols), 1
     order = np.argsort(rank)
-    while known < count:
+    while ranks < count:
         # 0 stands for the end, which is less than any symbol.
         following = np.zeros(count, dtype=np.int64)
         following[: max(0, count - length)] = rank[length:] + 1
@@ -103,5 +103,5 @@ def suffix_array(tokens: np.ndarray) -> np.ndarray:
         differs = np.diff(key[order]) != 0
         rank = np.empty(count, dtype=np.int64)
         rank[order] = np.concatenate([[0], np.cumsum(differs)])
-        known, length = int(rank[order[-1]]) + 1, 2 * length
+        ranks, length = int(rank[order[-1]]) + 1, 2 * length
     return order

@@ -110,7 +110,7 @@ def read_config(folder: Path) -> dict:
 
 def options_of(config: dict) -> dict:
     """The fields that make the adapter more than a plain one. Empty values and PEFT's defaults are no options."""
-    defaults = {each.name: each.default for each in fields(LoraConfig)}
+    defaults = {field.name: field.default for field in fields(LoraConfig)}
     options = {}
     for name, value in config.items():
         if name in DESCRIPTIVE or value in (None, False, [], {}, "") or value == defaults.get(name, ...):
@@ -152,7 +152,7 @@ def _start(config: dict) -> object:
     if not isinstance(start, str):
         return start
     name = start.lower()
-    return next((each for each in (*REPEATABLE, *UNREPEATABLE) if name.startswith(each)), name)
+    return next((prefix for prefix in (*REPEATABLE, *UNREPEATABLE) if name.startswith(prefix)), name)
 
 
 @dataclass
@@ -179,8 +179,8 @@ class Reading:
         if any(getattr(config, name) for name in MERGED - {"bias", "ensure_weight_tying"}) or config.bias != "none":
             return None
         layers = self.layers()
-        plain = all(type(each) is Linear and name.split(".")[-1] in linear_modules for name, each in layers.items())
-        if not plain or any(isinstance(each, AuxiliaryTrainingWrapper) for each in self.model.modules()):
+        plain = all(type(layer) is Linear and name.split(".")[-1] in linear_modules for name, layer in layers.items())
+        if not plain or any(isinstance(module, AuxiliaryTrainingWrapper) for module in self.model.modules()):
             return None
         return {name: self._pair(name, layer) for name, layer in layers.items()}
 
@@ -265,18 +265,20 @@ def _require_well_formed(options: dict, base: Model) -> None:
         return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= RANK_MAX
 
     def is_pattern(value: object, holds: Callable[[object], bool]) -> bool:
-        return isinstance(value, dict) and all(holds(each) for each in value.values())
+        return isinstance(value, dict) and all(holds(item) for item in value.values())
 
     def are_tokens(value: object) -> bool:
         rows = base.get_input_embeddings().weight.shape[0]
         lists = value.values() if isinstance(value, dict) else [value]
-        return all(isinstance(each, list) and all(type(id) is int and 0 <= id < rows for id in each) for each in lists)
+        return all(
+            isinstance(tokens, list) and all(type(id) is int and 0 <= id < rows for id in tokens) for tokens in lists
+        )
 
     forms: dict[str, tuple[Callable[[object], bool], str]] = {
         "rank_pattern": (lambda value: is_pattern(value, is_rank), f"patterns with ranks from 1 to {RANK_MAX}"),
         "alpha_pattern": (lambda value: is_pattern(value, is_number), "patterns with numbers"),
         "modules_to_save": (
-            lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
+            lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
             "a list of modules",
         ),
         "trainable_token_indices": (are_tokens, "tokens of the base's vocabulary"),

@@ -250,12 +250,12 @@ class Loop:
         if not missing or not isinstance(objective, Preferences):
             return
         limits = evaluate.limits_of_scoring(self.limits)
-        own = self.distributed.shard([row.tokens for row in missing])
+        own_indices = self.distributed.shard([row.tokens for row in missing])
         with precision:
-            for group in split([missing[index] for index in own], limits):
+            for group in split([missing[index] for index in own_indices], limits):
                 with self._interruptible():
                     objective.compute_reference(self.model, group, limits)
-        objective.gather_references(missing, own, self.distributed)
+        objective.gather_references(missing, own_indices, self.distributed)
 
     def _evaluate(self) -> bool:
         evaluate = self.validation.evaluate

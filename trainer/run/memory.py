@@ -103,7 +103,7 @@ def largest_pack(rows: Prepared, spec: Spec, limits: Limits, device: torch.devic
         return part.tokens - (shared_prefix(part.sequences) if shares and isinstance(part, Row) else 0)
 
     tokens = max(sum(map(computed, pack)) for pack in packs)
-    return tokens, max(sum(each.targets for each in pack) for pack in packs), len(packs)
+    return tokens, max(sum(row.targets for row in pack) for pack in packs), len(packs)
 
 
 def head_in_chunks(shape: ModelShape, spec: ModelSpec) -> bool:

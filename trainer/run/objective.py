@@ -82,11 +82,11 @@ class Objective:
         """The loss of each row of a batch, from those of its units."""
         return [(row, sum(next(units) for _ in row.sequences) / row.targets) for row in batch]
 
-    def losses(self, group: list[Row], found: torch.Tensor) -> torch.Tensor:
+    def losses(self, group: list[Row], token_losses: torch.Tensor) -> torch.Tensor:
         """The losses of units [units, 1 + columns] from those of their learned tokens [targets]: what adds up to the
         batch's loss, then the columns.
         """
-        return torch.stack([part.sum() for part in found.split([unit.targets for unit in group])])[:, None]
+        return torch.stack([part.sum() for part in token_losses.split([unit.targets for unit in group])])[:, None]
 
     def summary(self, table: list[list[float]]) -> dict[str, float]:
         """Figures of rows from their `columns`."""
@@ -142,10 +142,10 @@ class Preferences(Objective):
         """The log-probabilities of rows at the start [rows, 2], on the device. NaN where a row has none."""
         return self.reference[[self.index[id(row)] for row in group]].to(self.device)
 
-    def log_probabilities(self, group: list[Row], found: torch.Tensor) -> torch.Tensor:
+    def log_probabilities(self, group: list[Row], token_losses: torch.Tensor) -> torch.Tensor:
         """The sum of each sequence's learned tokens [units, sequences of each]."""
         targets = [sequence.targets for unit in group for sequence in unit.sequences]
-        return -torch.stack([part.sum() for part in found.split(targets)]).view(len(group), -1)
+        return -torch.stack([part.sum() for part in token_losses.split(targets)]).view(len(group), -1)
 
     @torch.no_grad()
     def compute_reference(self, model: Model, group: list[Row], limits: Limits) -> None:
@@ -153,16 +153,16 @@ class Preferences(Objective):
         was_training = model.training
         model.eval()
         with zero_adapters_skipped(model):
-            found = self.reference_log_probabilities(model, group, limits)
-        for row, values in zip(group, found.cpu(), strict=True):
+            references = self.reference_log_probabilities(model, group, limits)
+        for row, values in zip(group, references.cpu(), strict=True):
             self.reference[self.index[id(row)]] = values
         model.train(was_training)
 
-    def gather_references(self, rows: list[Row], own: list[int], distributed: Distributed) -> None:
-        """Shares what each rank computed for its `own` rows."""
+    def gather_references(self, rows: list[Row], own_indices: list[int], distributed: Distributed) -> None:
+        """Shares what each rank computed for its own rows, at `own_indices` of `rows`."""
         positions = [self.index[id(row)] for row in rows]
-        own_values = [self.reference[positions[index]].tolist() for index in own]
-        values = distributed.gather(own_values, own, len(rows), 2, self.device)
+        own_values = [self.reference[positions[index]].tolist() for index in own_indices]
+        values = distributed.gather(own_values, own_indices, len(rows), 2, self.device)
         self.reference[positions] = torch.tensor(values).view(-1, 2)
 
     @torch.no_grad()
@@ -199,9 +199,9 @@ class Dpo(Preferences):
     def begin(self, model: Model, batch: list[Row], limits: Limits, distributed: Distributed) -> None:
         self.chosen_targets = sum(row.sequences[0].targets for row in batch) / len(batch)
 
-    def losses(self, group: list[Row], found: torch.Tensor) -> torch.Tensor:
+    def losses(self, group: list[Row], token_losses: torch.Tensor) -> torch.Tensor:
         options = self.options
-        log_probabilities = self.log_probabilities(group, found)
+        log_probabilities = self.log_probabilities(group, token_losses)
         ratios = log_probabilities - self.references_of(group)
         margin = options.beta * (ratios[:, 0] - ratios[:, 1])
         if options.loss_type == "ipo":
@@ -273,27 +273,29 @@ class Kto(Preferences):
         return joined.part(0, self.max_length)
 
     def reference_log_probabilities(self, model: Model, group: list[Row], limits: Limits) -> torch.Tensor:
-        own = super().reference_log_probabilities(model, group, limits)
-        return torch.cat([own, self._mismatched_log_probabilities(model, group, limits)], 1)
+        answers = super().reference_log_probabilities(model, group, limits)
+        return torch.cat([answers, self._mismatched_log_probabilities(model, group, limits)], 1)
 
     def _mismatched_log_probabilities(self, model: Model, rows: list[Row], limits: Limits) -> torch.Tensor:
         """[rows, 1]"""
-        found = []
+        parts = []
         for group in split([self.mismatched[self.index[id(row)]] for row in rows], limits):
-            found.append(self.log_probabilities(group, self.token_losses(model, group, limits)))
-        return torch.cat(found) if found else torch.empty(0, 1, device=self.device)
+            parts.append(self.log_probabilities(group, self.token_losses(model, group, limits)))
+        return torch.cat(parts) if parts else torch.empty(0, 1, device=self.device)
 
     def begin(self, model: Model, batch: list[Row], limits: Limits, distributed: Distributed) -> None:
         mismatched = [self.mismatched[self.index[id(row)]] for row in batch]
-        own = [batch[index] for index in distributed.shard([row.tokens for row in mismatched])]
+        own_rows = [batch[index] for index in distributed.shard([row.tokens for row in mismatched])]
         with torch.no_grad():
-            found = self._mismatched_log_probabilities(model, own, limits)[:, 0]
-            change = (found - self.references_of(own)[:, 1]).sum() if own else found.sum()
+            log_probabilities = self._mismatched_log_probabilities(model, own_rows, limits)[:, 0]
+            change = (
+                (log_probabilities - self.references_of(own_rows)[:, 1]).sum() if own_rows else log_probabilities.sum()
+            )
         self.moved = (distributed.sum(change) / len(batch)).clamp(min=0)
 
-    def losses(self, group: list[Row], found: torch.Tensor) -> torch.Tensor:
+    def losses(self, group: list[Row], token_losses: torch.Tensor) -> torch.Tensor:
         options = self.options
-        reward = options.beta * (self.log_probabilities(group, found)[:, 0] - self.references_of(group)[:, 0])
+        reward = options.beta * (self.log_probabilities(group, token_losses)[:, 0] - self.references_of(group)[:, 0])
         good = torch.tensor([float(unit.label is True) for unit in group], device=self.device)
         direction, weight = 2 * good - 1, torch.where(good > 0, options.desirable_weight, options.undesirable_weight)
         loss = weight * (1 - torch.sigmoid(direction * (reward - options.beta * self.moved)))
@@ -314,7 +316,7 @@ def _answer_start(sequence: Sequence) -> int:
 
 def _differ(one: Row, other: Row) -> bool:
     """Whether two rows have different answers."""
-    answer, other_answer = (each.sequences[0].ids[_answer_start(each.sequences[0]) :] for each in (one, other))
+    answer, other_answer = (row.sequences[0].ids[_answer_start(row.sequences[0]) :] for row in (one, other))
     return not np.array_equal(answer, other_answer)
 
 

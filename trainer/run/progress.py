@@ -54,5 +54,5 @@ class Estimate:
         return round(self._progress, 4)
 
     def _seconds_a_token(self) -> float:
-        cost, seconds = (sum(each) for each in zip(*self._recent, strict=True))
+        cost, seconds = (sum(figures) for figures in zip(*self._recent, strict=True))
         return median(self._cost_a_token) * seconds / max(cost, 1e-9)

@@ -76,9 +76,9 @@ def _examples(loop: Loop, tokenizer: Tokenizer) -> list[Example]:
     """From the held-out rows if there are any; general questions if the pictures of all rows are too large for a
     check.
     """
-    found = [example for example in (loop.validation.rows or loop.data).examples if probe.is_sendable(example)]
-    if found or not loop.features:
-        return found
+    examples = [example for example in (loop.validation.rows or loop.data).examples if probe.is_sendable(example)]
+    if examples or not loop.features:
+        return examples
     return general_examples(tokenizer, loop.model.config.get_text_config().max_position_embeddings)
 
 

@@ -47,9 +47,9 @@ def restore(snapshot: Snapshot, parameters: dict[str, torch.nn.Parameter]) -> bo
     return True
 
 
-def delete_others(folder: Path, wanted: list[Snapshot]) -> None:
+def delete_others(folder: Path, kept: list[Snapshot]) -> None:
     """Deletes this attempt's snapshots that are no longer needed."""
-    wanted_paths = {snapshot.path for snapshot in wanted}
+    kept_paths = {snapshot.path for snapshot in kept}
     for path in folder.glob("step-*"):
-        if str(path) not in wanted_paths:
+        if str(path) not in kept_paths:
             path.unlink(missing_ok=True)

@@ -68,7 +68,7 @@ class Validation:
         if not state:
             return
         self.best = Snapshot(**state["best"]) if state["best"] else None
-        self.recent = [Snapshot(**each) for each in state["kept"]]
+        self.recent = [Snapshot(**snapshot) for snapshot in state["kept"]]
         self.evaluations_without_improvement, self.base_answers = state["without_better"], state["base_answers"]
         self.unfinished_at, self.scored = state.get("unfinished_at"), state.get("scored", False)
 

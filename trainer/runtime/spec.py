@@ -146,7 +146,7 @@ class Spec(ModelSpec):
 
 
 def _typed(kind: type[Kind], values: dict[str, Any]) -> Kind:
-    names = {each.name for each in fields(cast(Any, kind))}
+    names = {field.name for field in fields(cast(Any, kind))}
     if unknown := sorted(set(values) - names):
         raise JobError("internal", f"spec.json has fields that this trainer does not know: {', '.join(unknown)}.")
     return kind(**values)
