@@ -33,7 +33,10 @@ export interface StopFilter {
   finish(): string
 }
 
-/** Ends text before the first `stop` sequence, and holds back what may become one. */
+/**
+ * Ends text before the `stop` sequence that is complete first, of several at one place before the longest, and holds back
+ * what may become one. So the text is the same however it is split.
+ */
 export function createStopFilter(stop: readonly string[]): StopFilter {
   // Decoded text has no lone surrogates, so a stop sequence with one would never match; toWellFormed replaces them.
   const matchers = stop.map((sequence) => createMatcher(sequence.toWellFormed()))
@@ -44,7 +47,11 @@ export function createStopFilter(stop: readonly string[]): StopFilter {
       if (matchers.length === 0) return { text, stopped: false }
       const searched = pending.length
       pending += text
-      const stop_at = Math.min(...matchers.map((matcher) => matcher.search(pending, searched)))
+      let [stop_at, complete_at] = [Infinity, Infinity]
+      for (const matcher of matchers) {
+        const { start, end } = matcher.search(pending, searched)
+        if (end < complete_at || (end === complete_at && start < stop_at)) [stop_at, complete_at] = [start, end]
+      }
       const stopped = stop_at < Infinity
       const end = stopped ? stop_at : pending.length - Math.max(...matchers.map((matcher) => matcher.partialLength()))
       const sendable = pending.slice(0, end)
@@ -66,8 +73,8 @@ export function stopSequences(stop: string | readonly string[] | null | undefine
 }
 
 interface StreamMatcher {
-  /** Continues the search at `from`. Returns the index of the first match that ends after it, or Infinity. */
-  search(text: string, from: number): number
+  /** Continues the search at `from`. Returns the first match that ends after it, at Infinity if there is none. */
+  search(text: string, from: number): { start: number; end: number }
   /** Length of the partial match at the end of the searched text. */
   partialLength(): number
   /** Forgets the partial match. */
@@ -91,9 +98,9 @@ function createMatcher(sequence: string): StreamMatcher {
         matched = advance(matched, text.charCodeAt(at))
         if (matched > 1 && fallback.length === matched)
           fallback.push(advance(fallback[matched - 1]!, sequence.charCodeAt(matched - 1)))
-        if (matched === sequence.length) return at + 1 - matched
+        if (matched === sequence.length) return { start: at + 1 - matched, end: at + 1 }
       }
-      return Infinity
+      return { start: Infinity, end: Infinity }
     },
     partialLength: () => matched,
     reset() {

@@ -54,6 +54,20 @@ test('of several stop sequences, the first in the text counts', () => {
   assert.equal(feed(['two', 'one'], ['zero one two']).texts.join(''), 'zero ')
 })
 
+test('of stop sequences within each other, the one that is complete first counts, however the text is split', () => {
+  const cases: [stop: string[], text: string, sent: string][] = [
+    [['<call>', 'all'], 'a<call>b', 'a<c'],
+    [['call>', '<call>'], 'a<call>b', 'a'],
+    [['abc', 'b'], 'xabc', 'xa'],
+  ]
+  for (const [stop, text, sent] of cases)
+    for (const pieces of [[text], [...text], [text.slice(0, 3), text.slice(3)]])
+      for (const order of [stop, stop.toReversed()]) {
+        const { texts, stopped } = feed(order, pieces)
+        assert.deepEqual([texts.join(''), stopped], [sent, true])
+      }
+})
+
 test('a stop sequence that repeats its own prefix is found', () => {
   assert.deepEqual(feed(['aab'], ['xa', 'a', 'a', 'b!']), { texts: ['x', '', 'a', ''], stopped: true })
 })
