@@ -91,12 +91,7 @@ export function Rows({ evaluation }: { evaluation: Evaluation }) {
             columns={[
               { id: 'row', header: 'Row', align: 'right', cell: ({ row }) => row },
               { id: 'prompt', header: 'Prompt', grow: true, cell: ({ item }) => promptOf(item) },
-              {
-                id: 'answer',
-                header: 'Answer',
-                from: 'lg',
-                cell: ({ model }) => <Short text={model?.output || (model?.error?.message ?? none)} />,
-              },
+              { id: 'answer', header: 'Answer', from: 'lg', cell: ({ model }) => <Short answer={model} /> },
               { id: 'model', header: 'Score', align: 'right', cell: ({ model }) => formatNumber(model?.score) },
               ...(compared
                 ? [
@@ -104,9 +99,7 @@ export function Rows({ evaluation }: { evaluation: Evaluation }) {
                       id: 'other',
                       header: 'Baseline answer',
                       from: 'lg' as const,
-                      cell: ({ baseline }: EvaluationRow) => (
-                        <Short text={baseline?.output || (baseline?.error?.message ?? none)} />
-                      ),
+                      cell: ({ baseline }: EvaluationRow) => <Short answer={baseline} />,
                     },
                     {
                       id: 'baseline',
@@ -125,9 +118,14 @@ export function Rows({ evaluation }: { evaluation: Evaluation }) {
   )
 }
 
+/** What was answered. An answer of white space alone would be seen as none. */
+function textOf({ output, error }: Answer): string {
+  return output?.trim() ? output : (error?.message ?? (output === null ? 'No answer' : 'Empty answer'))
+}
+
 /** An answer in a cell of the table. */
-const Short = ({ text }: { text: string }) => (
-  <span className="block max-w-56 truncate">{text.slice(0, promptMax)}</span>
+const Short = ({ answer }: { answer: Answer | null }) => (
+  <span className="block max-w-56 truncate">{(answer ? textOf(answer) : none).slice(0, promptMax)}</span>
 )
 
 function RowDialog({ row, onClose }: { row: EvaluationRow; onClose: () => void }) {
@@ -186,7 +184,7 @@ function AnswerView({ title, answer }: { title: string; answer: Answer | null })
       </h3>
       {answer ? (
         <>
-          <LongText text={answer.output ?? answer.error?.message ?? 'No answer'} />
+          <LongText text={textOf(answer)} />
           {answer.finish_reason === 'length' && <p className="mt-2 text-sm text-warn">Cut at max tokens.</p>}
           <dl className="mt-3 grid gap-1 text-sm">
             {Object.entries(answer.graders).map(([name, grade]) => (

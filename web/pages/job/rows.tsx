@@ -113,7 +113,7 @@ function Row({ row, dataset }: { row: JobRow; dataset: string }) {
         <>
           {before.length > 0 && <p className="truncate text-muted">{before.at(-1)!.text.slice(0, shownMax)}</p>}
           <p className="line-clamp-3 wrap-anywhere whitespace-pre-wrap">
-            {answer.text.slice(0, shownMax) || 'Empty answer'}
+            {answer.text.trim() ? answer.text.slice(0, shownMax) : 'Empty answer'}
           </p>
           <Disclosure summary={row.rejected ? 'Prompt and both answers' : 'Whole row'} quiet>
             <div className="grid gap-2">

@@ -38,6 +38,9 @@ export function AnswerView({ answer, same }: { answer: Answer; same: boolean }) 
         </div>
       ))}
       {error && <Notice tone="bad">{error}</Notice>}
+      {status === 'done' && text.trim() === '' && !reasoning && !tool_calls?.length && (
+        <p className="text-muted">Empty answer</p>
+      )}
       {status === 'stopped' && <p className="text-sm text-muted">Stopped</p>}
       {finish_reason === 'length' && <Notice tone="warn">Cut off at max tokens. Increase it under Parameters.</Notice>}
       <div className="flex flex-wrap items-center gap-x-4 gap-y-1">
