@@ -106,11 +106,14 @@ export async function startPostgres({ durable = true, kept }: { durable?: boolea
     await ended
   }
   await start()
+  const endWithTests = () => server.kill('SIGQUIT')
+  process.once('exit', endWithTests)
   return {
     url,
     start,
     kill,
     async stop() {
+      process.off('exit', endWithTests)
       if (server.exitCode === null && server.signalCode === null) await kill()
       if (kept === undefined) rmSync(folder, { recursive: true, force: true })
     },
