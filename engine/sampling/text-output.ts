@@ -34,8 +34,8 @@ export interface StopFilter {
 }
 
 /**
- * Ends text before the `stop` sequence that is complete first, of several at one place before the longest, and holds back
- * what may become one. So the text is the same however it is split.
+ * Ends text before the `stop` sequence that is complete first, the longest of several that end at one place, and holds
+ * back what may become one. So the text is the same however it is split.
  */
 export function createStopFilter(stop: readonly string[]): StopFilter {
   // Decoded text has no lone surrogates, so a stop sequence with one would never match; toWellFormed replaces them.
