@@ -17,7 +17,7 @@ import torch
 
 from trainer.model.adapter_file import Pair, read_pairs
 from trainer.model.skeleton import Skeleton
-from trainer.runtime.converters import packages
+from trainer.runtime.converters import packages, suited
 from trainer.runtime.errors import JobError
 
 # A table's entry: the number of the weight's pair, times this, and a row or column.
@@ -68,9 +68,10 @@ def open_base(conversion: Any, base: Path, file: Path) -> Any:
     """The library's converter of a checkpoint, which reads the names of its tensors. Nothing is written to `file`."""
     import gguf
 
-    fields = conversion.ModelBase.load_hparams(base, False)
-    kind = conversion.get_model_class(conversion.get_model_architecture(fields, conversion.ModelType.TEXT))
-    model = kind(base, gguf.LlamaFileType.ALL_F32, file, eager=True, hparams=fields)
+    with suited(base):
+        fields = conversion.ModelBase.load_hparams(base, False)
+        kind = conversion.get_model_class(conversion.get_model_architecture(fields, conversion.ModelType.TEXT))
+        model = kind(base, gguf.LlamaFileType.ALL_F32, file, eager=True, hparams=fields)
     # Mistral's is a wrapper around that of the model's kind.
     model = getattr(model, "impl", model)
     # Some classes keep what they were given in a field of the class.

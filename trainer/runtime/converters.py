@@ -1,10 +1,21 @@
 """Runs llama.cpp's converters inside this process: importing torch again would take longer than the conversion."""
 
 import contextlib
+import json
 import runpy
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
+
+# Fields that say how many layers predict a further token.
+PREDICTION_LAYERS = ("mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_layers")
+# Fields that name the kind of each layer.
+LAYER_KINDS = ("layer_types", "layers_block_type")
+# Kinds that transformers renamed, and how they were called.
+FORMER_KINDS = {"linear_attention": "mamba", "full_attention": "attention"}
 
 
 def run_converter(converters: Path, script: str, arguments: list[str]) -> None:
@@ -18,7 +29,7 @@ def run_converter(converters: Path, script: str, arguments: list[str]) -> None:
         raise RuntimeError(f"The converter {path} is missing: run the set-up again.")
     before, sys.argv = sys.argv, [str(path), *arguments]
     try:
-        with packages(converters):
+        with packages(converters), suited(Path(arguments[0])):
             runpy.run_path(str(path), run_name="__main__")
     except SystemExit as end:
         if end.code not in (None, 0):
@@ -41,3 +52,92 @@ def packages(converters: Path) -> Generator[None]:
             yield
     finally:
         sys.path[:] = before
+
+
+class LayerKind(str):
+    """The kind of a layer, which equals the name that it had before transformers renamed it: converters ask for one or
+    the other.
+    """
+
+    __slots__ = ("former",)
+    former: str
+
+    def __new__(cls, kind: str, former: str) -> "LayerKind":
+        new = super().__new__(cls, kind)
+        new.former = former
+        return new
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other) is True or self.former == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    # Sets of kinds have the present name, or both.
+    __hash__ = str.__hash__
+
+    def __deepcopy__(self, _copied: dict[int, object]) -> "LayerKind":
+        return self
+
+
+@contextlib.contextmanager
+def suited(base: Path) -> Generator[None]:
+    """The library converts what is in the checkpoint in `base`, and not what its configuration alone says: layers that
+    predict further tokens are left out if their weights were, as transformers saves none; kinds of layers are known
+    under the names before and after transformers renamed them. To be used within `packages`.
+    """
+    ModelBase: Any = import_module("conversion").ModelBase
+    read, create, has_prediction = ModelBase.load_hparams, ModelBase.__init__, _has_prediction_layers(base)
+
+    def load(folder: Path, *rest: Any, **named: Any) -> dict[str, Any]:
+        return suit(read(folder, *rest, **named))
+
+    def initialize(model: Any, *rest: Any, **named: Any) -> None:
+        # Some rules read the file themselves.
+        if named.get("hparams"):
+            named["hparams"] = suit(named["hparams"])
+        create(model, *rest, **named)
+
+    def suit(fields: dict[str, Any]) -> dict[str, Any]:
+        parts: list[dict[str, Any]] = [fields, fields.get("text_config") or {}]
+        for part in parts:
+            if not has_prediction:
+                part.update({name: 0 for name in PREDICTION_LAYERS if part.get(name)})
+            for name in LAYER_KINDS:
+                if isinstance(part.get(name), list):
+                    part[name] = _with_former_names(part[name])
+        return fields
+
+    without = ModelBase.no_mtp
+    ModelBase.load_hparams, ModelBase.__init__, ModelBase.no_mtp = staticmethod(load), initialize, not has_prediction
+    try:
+        yield
+    finally:
+        ModelBase.load_hparams, ModelBase.__init__, ModelBase.no_mtp = staticmethod(read), create, without
+
+
+def _with_former_names(kinds: list[str]) -> list[str]:
+    return [LayerKind(kind, FORMER_KINDS[kind]) if kind in FORMER_KINDS else kind for kind in kinds]
+
+
+def _has_prediction_layers(base: Path) -> bool:
+    """Whether the checkpoint has weights below mtp, or of more layers than its configuration counts."""
+    config = json.loads((base / "config.json").read_text())
+    text = config.get("text_config") or config
+    count = text.get("num_hidden_layers") or sys.maxsize
+    for name in _tensor_names(base):
+        parts = name.split(".")
+        if any(part.startswith("mtp") for part in parts):
+            return True
+        number = next((part for before, part in pairwise(parts) if before == "layers"), "")
+        is_seen = any(part.startswith(("vis", "audio", "encoder")) for part in parts)
+        if number.isdecimal() and int(number) >= count and not is_seen:
+            return True
+    return False
+
+
+def _tensor_names(base: Path) -> Iterator[str]:
+    for file in base.glob("*.safetensors"):
+        with file.open("rb") as opened:
+            header = opened.read(int.from_bytes(opened.read(8), "little"))
+        yield from json.loads(header)

@@ -1,0 +1,43 @@
+"""The converters are given what is in a checkpoint, and not what its configuration alone says."""
+
+import copy
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from tests.families.checkpoints import write
+from trainer.runtime.converters import LayerKind, packages, suited
+
+CONVERTERS = Path(__file__).parents[2] / ".local/llama/source"
+
+
+@pytest.mark.parametrize(("name", "kept"), [("qwen3_5_text", False), ("glm4_moe", True)])
+def test_layers_that_predict_are_converted_where_their_weights_are(tmp_path, name, kept):
+    write(name, tmp_path)
+    with packages(CONVERTERS):
+        base = import_module("conversion").ModelBase
+        with suited(tmp_path):
+            fields = base.load_hparams(tmp_path, False)
+            counts = [fields[key] for key in ("mtp_num_hidden_layers", "num_nextn_predict_layers") if key in fields]
+            assert (counts, base.no_mtp) == ([int(kept)], not kept)
+        assert not base.no_mtp
+
+
+def test_rules_that_read_the_file_themselves_find_layers_under_their_former_names(tmp_path):
+    write("granite_h", tmp_path)
+    with packages(CONVERTERS):
+        conversion = import_module("conversion")
+        import gguf
+
+        with suited(tmp_path):
+            kind = conversion.get_model_class("GraniteMoeHybridForCausalLM")
+            model = kind(tmp_path, gguf.LlamaFileType.ALL_F32, tmp_path / "none.gguf", eager=True)
+    assert (model._attn_layers, model._ssm_layers) == ([1], [0])
+
+
+def test_a_kind_of_layer_has_both_names():
+    kind = LayerKind("linear_attention", "mamba")
+    for same in (kind, copy.deepcopy(kind)):
+        assert same == "mamba" and same == "linear_attention" and same != "conv"
+        assert same in ("mamba",) and same in {"linear_attention"}
