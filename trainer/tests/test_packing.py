@@ -1,9 +1,10 @@
 """A packed batch has the losses and gradients of its documents computed one by one."""
 
+import numpy as np
 import pytest
 import torch
 
-from trainer.data.dataset import prepare
+from trainer.data.dataset import Sequence, prepare
 from trainer.data.packing import Limits, pack, padded_size, shared_prefix, split
 from trainer.model import fast_layers
 from trainer.run import probe
@@ -186,3 +187,94 @@ def test_groups_keep_every_sequence_in_order_and_within_limits(sequences):
     groups = split(sequences, Limits(tokens=200, targets=30))
     assert [sequence for group in groups for sequence in group] == sequences
     assert all(len(group) == 1 or sum(len(sequence.ids) for sequence in group) <= 200 for group in groups)
+
+
+def text(prompt: list[int], answer: list[int], vectors: list[int] | None = None) -> Sequence:
+    """A prompt and its learned answer; `vectors`: the numbers of a picture's, by token."""
+    trained = np.array([False] * len(prompt) + [True] * len(answer))
+    return Sequence(
+        np.array([*prompt, *answer], dtype=np.int32), trained, None if vectors is None else np.array(vectors)
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "sizes"),
+    [
+        (Limits(tokens=8), [2, 2]),
+        (Limits(tokens=7), [1, 1, 1, 1]),
+        (Limits(tokens=1), [1, 1, 1, 1]),
+        (Limits(targets=3), [3, 1]),
+        (Limits(targets=2), [2, 2]),
+        (Limits(documents=3), [3, 1]),
+        (Limits(), [4]),
+    ],
+)
+def test_a_group_takes_as_many_as_its_limits_allow(limits, sizes):
+    parts = [text([1, 2, number], [5]) for number in range(4)]
+    groups = split(parts, limits)
+    assert [len(group) for group in groups] == sizes
+    assert [part for group in groups for part in group] == parts
+    assert split([], limits) == []
+
+
+def test_a_pass_is_padded_to_the_next_of_its_sizes():
+    sizes = {1: 256, 256: 256, 257: 512, 2048: 2048, 2049: 2560, 4096: 4096, 4097: 5120, 8192: 8192, 8193: 10240}
+    assert {tokens: padded_size(tokens) for tokens in sizes} == sizes
+
+
+def test_a_shared_prefix_ends_where_texts_differ_and_before_what_predicts_an_answer():
+    assert shared_prefix([]) == shared_prefix([text([1, 2, 3], [4])]) == 0
+    assert shared_prefix([text([1, 2, 3, 7], [4]), text([1, 2, 8, 7], [4])]) == 2
+    # The last token of a prompt predicts the answer's first.
+    assert shared_prefix([text([1, 2, 3], [4]), text([1, 2, 3], [5])]) == 2
+    assert shared_prefix([text([1, 2, 3], [4]), text([1, 2, 3, 6], [5]), text([1, 9], [4])]) == 1
+    assert shared_prefix([text([1, 2], [3]), text([1, 2, 3, 9], [4])]) == 1
+    assert shared_prefix([text([], [4, 5]), text([4, 2, 3], [4])]) == 0
+    assert shared_prefix([text([9, 2], [4]), text([1, 2], [4])]) == 0
+    # Pictures have the same tokens and other vectors.
+    one, other = text([1, 8, 8, 2], [4], [-1, 0, 1, -1, -1]), text([1, 8, 8, 2], [4], [-1, 0, 2, -1, -1])
+    assert shared_prefix([one, one]) == 3
+    assert shared_prefix([one, other]) == 2
+
+
+def test_answers_to_one_prompt_are_packed_behind_it():
+    sequences = [text([1, 2, 3], [4]), text([1, 2, 3], [5, 6]), text([7, 8, 9], [4]), text([7, 8, 9], [5])]
+    packed = pack(sequences, together=2)
+    assert packed.shared == 4
+    assert packed.ids.tolist() == [[1, 2, 7, 8, 3, 4, 3, 5, 6, 9, 4, 9, 5]]
+    assert packed.positions.tolist() == [[0, 1, 0, 1, 2, 3, 2, 3, 4, 2, 3, 2, 3]]
+    assert packed.chosen.tolist() == [4, 6, 7, 9, 11]
+    assert packed.next_ids.tolist() == [4, 5, 6, 4, 5]
+    assert packed.places is None and packed.vectors is None
+    assert pack(sequences).shared == 0
+
+
+def pairs(*prompts: list[int]) -> list[Sequence]:
+    return [text(prompt, [answer]) for prompt in prompts for answer in (50, 51)]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "shared"),
+    [
+        # One prefix of all saves more than one of each pair, or as much.
+        (([1, 2, 3, 4], [1, 2, 3, 4]), 3),
+        (([1, 2, 3, 4], [1, 2, 5, 6]), 2),
+        (([1, 2, 3, 4], [1, 2, 5, 6], [1, 2, 7, 8]), 2),
+        # One of each pair saves more.
+        (([1, 2, 3], [1, 7, 8]), 4),
+        (([1, 2, 3], [7, 8, 9]), 4),
+    ],
+)
+def test_prefixes_are_shared_where_that_saves_most(prompts, shared):
+    assert pack(pairs(*prompts), together=2).shared == shared
+    assert pack(pairs(*prompts), together=2, share=False).shared == 0
+
+
+def test_vectors_of_pictures_keep_their_places():
+    sequences = [text([1, 2, 3], [4]), text([1, 8, 2], [4], [-1, 0, -1, -1])]
+    packed = pack(sequences)
+    assert packed.shared == 1
+    assert packed.ids.tolist() == [[1, 2, 3, 4, 8, 2, 4]]
+    assert packed.places is not None and packed.vectors is not None
+    assert packed.places.tolist() == [4]
+    assert packed.vectors.tolist() == [0]
