@@ -42,11 +42,38 @@ export const EightBits = z
   })
   .describe('A form of the weights that is faster on this machine.')
 
+/** What a base is asked for. */
+export const modelTasks = ['chat', 'code', 'pictures', 'thoughts', 'embeddings'] as const
+export const modelSizes = ['1b', '4b', '9b', '30b', 'larger'] as const
+/** What a base may fit this machine for. */
+export const modelUses = ['lora', 'qlora', 'full', 'serve'] as const
+
+export const Need = z.object({ mb: z.int(), fits: z.boolean().describe('Whether this machine has as much.') })
+export type Need = z.infer<typeof Need>
+
+const needOf = (text: string) => Need.nullable().describe(text)
+
+export const Needs = z
+  .object({
+    lora: needOf('Memory of a training by lora.'),
+    qlora: needOf('Memory of a training by qlora.'),
+    full: needOf('Memory of a training of all weights.'),
+    serve: needOf('Memory to answer: its weights as they are, and four conversations of 2,048 tokens.'),
+    disk: needOf('Disk of its download and conversion. Null where the weights are here.'),
+  })
+  .describe(
+    'What it needs here, computed from its sizes; null where they are not known, or the use is not possible. ' +
+      'Trainings are of rank 16, in batches of 4 rows of 512 tokens, of which a quarter are learned. Memory is that ' +
+      'of the smallest GPU, or of the machine. `POST /v1/fine-tuning/jobs/estimate` measures a job of your own.',
+  )
+
 export const Model = z.object({
   id: z.string(),
   name: z.string(),
   description: z.string(),
   category: ModelCategory,
+  family: z.string().nullable().describe("Its architecture, by transformers' name. Null where it is not known."),
+  tasks: z.array(z.enum(modelTasks)).describe('`thoughts`: it can think before it answers.'),
   pictures: z
     .object({
       served: z.boolean().describe('Whether the engine of this installation can show pictures to it.'),
@@ -55,8 +82,15 @@ export const Model = z.object({
     .nullable()
     .describe('For models that read pictures; null for all others.'),
   params_billions: z.number(),
+  active_params_billions: z
+    .number()
+    .describe('Weights that compute a token. Fewer than `params_billions` where a token takes some of many experts.'),
+  size: z
+    .enum(modelSizes)
+    .describe('Its class by all weights: up to 1, 5, 10 and 40 billion, or larger. A mixture 30B-A3B is a `30b`.'),
   context_length: z.int(),
-  license: z.string(),
+  license: z.string().describe("Hugging Face's name of it: for most, the SPDX identifier in lower case."),
+  license_url: z.string().nullable().describe('Its text, where it is not a standard license.'),
   gated: z
     .boolean()
     .describe(
@@ -69,6 +103,14 @@ export const Model = z.object({
     .describe(
       'The fine-tuning methods that this machine has the memory for, once the weights are here: ' +
         'see `weights.available`. Empty: it cannot be trained.',
+    ),
+  needs: Needs,
+  tested: z
+    .record(z.string(), z.string())
+    .nullable()
+    .describe(
+      'What was tried of a small model of its family, and what came of it: `yes`, or the sentence that a user gets. ' +
+        'Null: not tried yet.',
     ),
   recommended: z
     .boolean()
@@ -187,7 +229,53 @@ export type TrainingSetup = z.infer<typeof TrainingSetup>
 
 const route = routesOf({ tag: 'Hub', scope: 'hub:read' })
 
-export const listModels = route('GET', '/hub/', { summary: 'The base models', responses: { 200: Models } })
+export const ModelsQuery = z.strictObject({
+  q: z.string().max(200).optional().describe('A part of the id, name, description or family.'),
+  task: z.enum(modelTasks).optional(),
+  size: z.enum(modelSizes).optional(),
+  fits: z.enum(modelUses).optional().describe('Only bases that this machine has the memory for.'),
+  sort: z
+    .enum(['name', 'size', 'context', 'memory'])
+    .optional()
+    .describe('`memory`: of a training by lora, least first. Default: the order of the catalogue.'),
+})
+export type ModelsQuery = z.infer<typeof ModelsQuery>
+
+export const Recommendation = z
+  .object({
+    model_id: z.string(),
+    memory_mb: z.int().describe('Of a training by lora.'),
+    seconds: z
+      .number()
+      .nullable()
+      .describe('Of 1,000 examples of 300 tokens, computed from measured rates. Null: none is measured there.'),
+    why: z.string().describe('The figures that chose it, in a sentence.'),
+  })
+  .describe('The largest base for chat that trains by lora in that memory, and within an hour where the time is known.')
+export type Recommendation = z.infer<typeof Recommendation>
+
+const machineSizes = {
+  device: z.enum(['cpu', 'gpu']).describe('What trains.'),
+  cores: z.int(),
+  memory_mb: z.int().describe('For a training: of the smallest GPU, or of the machine.'),
+}
+export const HubMachine = z.object({
+  ...machineSizes,
+  free_disk_mb: z.int(),
+  recommended: Recommendation.nullable().describe('For this machine. Null: no base of the catalogue fits.'),
+  classes: z.array(z.object({ name: z.string(), ...machineSizes, recommended: Recommendation.nullable() })),
+})
+export type HubMachine = z.infer<typeof HubMachine>
+
+export const listModels = route('GET', '/hub/', {
+  summary: 'The base models, searched, filtered and sorted',
+  query: ModelsQuery,
+  responses: { 200: Models },
+})
+export const getHubMachine = route('GET', '/hub/machine', {
+  summary: 'What this machine has for base models, and the base recommended for it and for classes of machines',
+  responses: { 200: HubMachine },
+})
 export const getModel = route('GET', '/hub/models/{model_id*}', {
   summary: 'One base model; its id may be written with plain or encoded slashes',
   params: z.object({ model_id: z.string() }),

@@ -18,7 +18,7 @@ export async function baseOf(tunery: Tunery, model: string, signal: AbortSignal)
       throw error
     }
   }
-  const { models } = (await lookUp(() => tunery.hub.list({ signal }))) ?? { models: [] }
+  const { models } = (await lookUp(() => tunery.hub.list({}, { signal }))) ?? { models: [] }
   const named = (id: string | undefined) => models.find((model) => model.id === id)
   if (named(model)) return named(model)
   if (model.startsWith('mdl_')) return named((await lookUp(() => tunery.models.get(model, { signal })))?.base_model_id)

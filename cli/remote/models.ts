@@ -1,6 +1,7 @@
 // `models`: base models and the account's own.
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Model, TunedModel } from '../../sdk/index.ts'
+import { Option } from 'commander'
+import type { Model, ModelsQuery, Need, TunedModel } from '../../sdk/index.ts'
 import { CommandError, UsageError } from '../support/errors.ts'
 import { typed } from '../support/invocation.ts'
 import { type GlobalOptions, type Program, runs } from '../support/options.ts'
@@ -10,6 +11,10 @@ import { bar, bytes, fields, paint, table, time } from '../support/text.ts'
 import { first, type ListOptions, listOptions, pageOf } from './lists.ts'
 import { idOf } from './named.ts'
 
+const modelTasks: NonNullable<ModelsQuery['task']>[] = ['chat', 'code', 'pictures', 'thoughts', 'embeddings']
+const modelSizes: Model['size'][] = ['1b', '4b', '9b', '30b', 'larger']
+const modelUses: NonNullable<ModelsQuery['fits']>[] = ['lora', 'qlora', 'full', 'serve']
+const modelOrders: NonNullable<ModelsQuery['sort']>[] = ['name', 'size', 'context', 'memory']
 /** Between two looks at a download. */
 const poll_ms = 2000
 
@@ -20,6 +25,17 @@ export function addModelCommands(program: Program): Program {
       .option('--name <text>', 'own models with this text in their name')
       .option('--available', 'only base models whose weights are on the machine of the service'),
     listModels,
+  )
+  runs(
+    models
+      .command('catalogue')
+      .description('what each base model needs, whether this machine has it, and which is recommended')
+      .option('--search <text>', 'a part of the id, name, description or family')
+      .addOption(new Option('--task <task>', 'what it is for').choices(modelTasks))
+      .addOption(new Option('--size <size>', 'all weights, at most: 1, 5, 10 or 40 billion').choices(modelSizes))
+      .addOption(new Option('--fits <use>', 'only what this machine can train so, or serve').choices(modelUses))
+      .addOption(new Option('--sort <order>', 'its order; memory: that of a training by lora').choices(modelOrders)),
+    showCatalogue,
   )
   runs(
     models
@@ -73,6 +89,48 @@ async function listModels(options: GlobalOptions & ListOptions & { available?: b
   )
 }
 
+/** `4.7 GB`, or `28.4 GB (no)` where this machine has less; a dash where it is not possible. */
+const needText = (need: Need | null) => (need ? `${bytes(need.mb * 1e6)}${need.fits ? '' : ' (no)'}` : '-')
+
+async function showCatalogue(
+  options: GlobalOptions & { search?: string } & Pick<ModelsQuery, 'task' | 'size' | 'fits' | 'sort'>,
+): Promise<void> {
+  const { tunery } = connect(options)
+  const { search, task, size, fits, sort } = options
+  const query = { q: search, task, size, fits, sort }
+  const [{ models }, machine] = await Promise.all([tunery.hub.list(query), tunery.hub.machine()])
+  const { device, cores, memory_mb, free_disk_mb, recommended } = machine
+  show(options, { models, machine }, () =>
+    [
+      `This machine: ${device === 'gpu' ? 'a GPU with ' : `${cores} cores, `}${bytes(memory_mb * 1e6)} of memory, ` +
+        `${bytes(free_disk_mb * 1e6)} of free disk. "(no)" marks what it has not enough for.`,
+      recommended
+        ? `Recommended: ${paint('bold', recommended.model_id)}. ${recommended.why}`
+        : 'No base of the catalogue trains here.',
+      '',
+      models.length === 0 ? 'No base model matches.' : catalogueTable(models),
+    ].join('\n'),
+  )
+}
+
+const catalogueTable = (models: Model[]) =>
+  table<Model>(models, [
+    { head: 'id', value: ({ id }) => id },
+    { head: 'for', value: ({ tasks }) => tasks.join(', '), flexible: true },
+    { head: 'weights', value: ({ params_billions }) => `${Number(params_billions.toPrecision(3))}B`, right: true },
+    { head: 'lora', value: ({ needs }) => needText(needs.lora), right: true },
+    { head: 'qlora', value: ({ needs }) => needText(needs.qlora), right: true },
+    { head: 'full', value: ({ needs }) => needText(needs.full), right: true },
+    { head: 'serve', value: ({ needs }) => needText(needs.serve), right: true },
+    { head: 'family', value: testedText },
+  ])
+
+const testedText = ({ tested }: Model) => {
+  if (!tested) return 'not tried yet'
+  const failed = Object.values(tested).filter((result) => !result.startsWith('yes')).length
+  return failed === 0 ? 'all works' : `${Object.keys(tested).length - failed} of ${Object.keys(tested).length} work`
+}
+
 const licenseOf = ({ license, gated }: Model): string => (gated ? `${license} (gated)` : license)
 const gatedHelp = 'accept its license at Hugging Face, and give the service the token of that account to download it'
 
@@ -119,8 +177,20 @@ async function showModel(id: string, options: GlobalOptions): Promise<void> {
         ['weights', model.weights.available ? weightsOf(model) : (model.weights.how_to_get ?? 'not here')],
         ['answers with', answersWith(model)],
         ['context', `${model.context_length} tokens`],
+        ['for', model.tasks.join(', ')],
         ['trains by', model.methods.join(', ') || 'not trainable here'],
+        ...(['lora', 'qlora', 'full'] as const).map((method): [string, string | null] => [
+          `memory, ${method}`,
+          model.needs[method] && needText(model.needs[method]),
+        ]),
+        ['memory to serve', model.needs.serve && needText(model.needs.serve)],
+        ['disk to add it', model.needs.disk && needText(model.needs.disk)],
         ['license', licenseOf(model)],
+        ['its text', model.license_url],
+        ['family', model.family],
+        ...(model.tested ? Object.entries(model.tested) : [['tested', 'not tried yet']]).map(
+          ([what, result]): [string, string] => [what!, result!],
+        ),
         ['gated', model.gated ? gatedHelp : null],
       ]),
     )

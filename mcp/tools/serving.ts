@@ -11,19 +11,30 @@ const poll_ms = 500
 /** Tokens, read and written, of chats in one session before the user is asked: some dozen short questions. */
 export const chatTokensUnasked = 20_000
 
+const Need = z.object({ mb: z.number(), fits: z.boolean() }).nullable()
+
 const BaseModel = z.object({
   id: z.string(),
   name: z.string(),
   category: z.string(),
   params_billions: z.number(),
   context_length: z.number(),
+  family: z.string().nullable(),
+  tasks: z.array(z.string()),
+  size: z.string(),
   license: z.string(),
   gated: z
     .boolean()
     .describe('Whether its license must be accepted at Hugging Face, and the service needs a token, to download it.'),
   methods: z
     .array(z.string())
-    .describe('The methods that this machine has the memory for. Empty: it cannot be trained.'),
+    .describe('The methods that this machine may have the memory for. Empty: it cannot be trained.'),
+  needs: z
+    .object({ lora: Need, qlora: Need, full: Need, serve: Need, disk: Need })
+    .describe(
+      'Memory to train by each method and to answer, and disk to download it, and whether this machine has it.',
+    ),
+  tested: z.record(z.string(), z.string()).nullable().describe('What was tried of its family. Null: not tried yet.'),
   pricing: z.object({
     currency: z.string(),
     training_per_million_tokens: z.number(),
@@ -37,19 +48,39 @@ const listBaseModels = defineTool({
   name: 'list_base_models',
   title: 'List base models',
   description:
-    'The open models that can be trained and called: size, context, license, methods, prices, and whether the ' +
-    'weights are here.',
+    'The open models that can be trained and called: size, tasks, context, license, methods, the memory that each ' +
+    'needs and whether this machine has it, prices, and whether the weights are here; and the base that is ' +
+    'recommended for this machine.',
   scopes: ['hub:read'],
   input: z.strictObject({
     available_only: z.boolean().default(false).describe('Only those whose weights are on the machine.'),
+    query: z.string().max(200).optional().describe('A part of the id, name, description or family.'),
+    task: z.enum(['chat', 'code', 'pictures', 'thoughts', 'embeddings']).optional(),
+    size: z.enum(['1b', '4b', '9b', '30b', 'larger']).optional().describe('All weights, at most.'),
+    fits: z
+      .enum(['lora', 'qlora', 'full', 'serve'])
+      .optional()
+      .describe('Only those that this machine has the memory for: to train by a method, or to answer.'),
   }),
-  output: z.object({ models: z.array(BaseModel) }),
+  output: z.object({
+    models: z.array(BaseModel),
+    recommended: z
+      .object({ model_id: z.string(), why: z.string() })
+      .nullable()
+      .describe('The base recommended for this machine, with the figures that chose it.'),
+  }),
   annotations: { ...reads, idempotentHint: true },
-  async run({ available_only }, { tunery, signal }) {
-    const { models } = await tunery.hub.list({ signal })
+  async run({ available_only, query, ...filters }, { tunery, signal }) {
+    const [{ models }, { recommended }] = await Promise.all([
+      tunery.hub.list({ ...filters, ...(query !== undefined && { q: query }) }, { signal }),
+      tunery.hub.machine({ signal }),
+    ])
     const callable = models.filter(({ weights }) => weights.available || !available_only).slice(0, 100)
     const here = callable.filter(({ weights }) => weights.available).length
-    return { summary: `${callable.length} base models; the weights of ${here} are here.`, data: { models: callable } }
+    const summary =
+      `${callable.length} base models; the weights of ${here} are here.` +
+      (recommended ? ` Recommended for this machine: ${recommended.model_id}. ${recommended.why}` : '')
+    return { summary, data: { models: callable, recommended } }
   },
 })
 

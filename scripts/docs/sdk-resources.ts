@@ -101,6 +101,7 @@ export const resources: Resources = {
     get: hub.getModel,
     tiers: hub.listTiers,
     featured: hub.listFeatured,
+    machine: hub.getHubMachine,
     startDownload: hub.startDownload,
     cancelDownload: hub.cancelDownload,
     setup: { get: hub.getSetup, retry: hub.retrySetup },

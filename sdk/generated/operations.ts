@@ -137,14 +137,16 @@ export interface Operations {
     }
   }
   hub: {
-    /** The base models. `GET /hub/` */
-    list: (options?: RequestOptions) => Promise<T.HubListResponse>
+    /** The base models, searched, filtered and sorted. `GET /hub/` */
+    list: (query?: T.ModelsQuery, options?: RequestOptions) => Promise<T.HubListResponse>
     /** One base model; its id may be written with plain or encoded slashes. `GET /hub/models/{model_id}` */
     get: (model_id: string, options?: RequestOptions) => Promise<T.Model>
     /** The tiers and their limits. `GET /hub/tiers` */
     tiers: (options?: RequestOptions) => Promise<T.HubTiersResponse>
     /** Base models to begin with. `GET /hub/featured` */
     featured: (options?: RequestOptions) => Promise<T.HubListResponse>
+    /** What this machine has for base models, and the base recommended for it and for classes of machines. `GET /hub/machine` */
+    machine: (options?: RequestOptions) => Promise<T.HubMachine>
     /** Download the weights of a base model to this machine; one that is here or in progress is left as it is. `POST /hub/models/{model_id}/download` */
     startDownload: (model_id: string, options?: RequestOptions) => Promise<T.Model>
     /** Cancel a download and remove what it has brought. `DELETE /hub/models/{model_id}/download` */
@@ -537,10 +539,11 @@ export const operations = {
     thresholds: { get: 'GET /usage/thresholds', set: 'PUT /usage/thresholds body' },
   },
   hub: {
-    list: 'GET /hub/',
+    list: 'GET /hub/ query',
     get: 'GET /hub/models/{model_id}',
     tiers: 'GET /hub/tiers',
     featured: 'GET /hub/featured',
+    machine: 'GET /hub/machine',
     startDownload: 'POST /hub/models/{model_id}/download',
     cancelDownload: 'DELETE /hub/models/{model_id}/download',
     setup: { get: 'GET /hub/setup', retry: 'POST /hub/setup/retry' },

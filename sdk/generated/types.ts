@@ -680,6 +680,14 @@ export interface ThresholdsInput {
   /** At which percentages of each threshold `usage.threshold` is sent, once a day or month. */
   percents?: number[] | undefined
 }
+export interface ModelsQuery {
+  /** A part of the id, name, description or family. */ q?: string | undefined
+  task?: 'chat' | 'code' | 'pictures' | 'thoughts' | 'embeddings' | undefined
+  size?: '1b' | '4b' | '9b' | '30b' | 'larger' | undefined
+  /** Only bases that this machine has the memory for. */ fits?: 'lora' | 'qlora' | 'full' | 'serve' | undefined
+  /** `memory`: of a training by lora, least first. Default: the order of the catalogue. */
+  sort?: 'name' | 'size' | 'context' | 'memory' | undefined
+}
 export interface HubListResponse {
   models: Model[]
 }
@@ -688,18 +696,28 @@ export interface Model {
   name: string
   description: string
   category: ModelCategory
+  /** Its architecture, by transformers' name. Null where it is not known. */ family: string | null
+  /** `thoughts`: it can think before it answers. */ tasks: ('chat' | 'code' | 'pictures' | 'thoughts' | 'embeddings')[]
   /** For models that read pictures; null for all others. */ pictures: {
     /** Whether the engine of this installation can show pictures to it. */ served: boolean
     /** What does not work here, or is not tested. */ notes: string[]
   } | null
   params_billions: number
+  /** Weights that compute a token. Fewer than `params_billions` where a token takes some of many experts. */
+  active_params_billions: number
+  /** Its class by all weights: up to 1, 5, 10 and 40 billion, or larger. A mixture 30B-A3B is a `30b`. */
+  size: '1b' | '4b' | '9b' | '30b' | 'larger'
   context_length: number
-  license: string
+  /** Hugging Face's name of it: for most, the SPDX identifier in lower case. */ license: string
+  /** Its text, where it is not a standard license. */ license_url: string | null
   /** Whether its owner gives it only to those who accepted its license at Hugging Face: the service needs their token to download it. */
   gated: boolean
   huggingface_id: string | null
   /** The fine-tuning methods that this machine has the memory for, once the weights are here: see `weights.available`. Empty: it cannot be trained. */
   methods: Method[]
+  needs: Needs
+  /** What was tried of a small model of its family, and what came of it: `yes`, or the sentence that a user gets. Null: not tried yet. */
+  tested: { [k: string]: string } | null
   /** The base to begin with: the one that comes with the service or, where that is not here, the smallest. */
   recommended: boolean
   pricing: Pricing
@@ -715,6 +733,18 @@ export interface Model {
     eight_bits_problem: string | null
   }
   /** The last download of the weights by this service; null where there was none. */ download: Download | null
+}
+/** What it needs here, computed from its sizes; null where they are not known, or the use is not possible. Trainings are of rank 16, in batches of 4 rows of 512 tokens, of which a quarter are learned. Memory is that of the smallest GPU, or of the machine. `POST /v1/fine-tuning/jobs/estimate` measures a job of your own. */
+export interface Needs {
+  /** Memory of a training by lora. */ lora: Need | null
+  /** Memory of a training by qlora. */ qlora: Need | null
+  /** Memory of a training of all weights. */ full: Need | null
+  /** Memory to answer: its weights as they are, and four conversations of 2,048 tokens. */ serve: Need | null
+  /** Disk of its download and conversion. Null where the weights are here. */ disk: Need | null
+}
+export interface Need {
+  mb: number
+  /** Whether this machine has as much. */ fits: boolean
 }
 export interface Pricing {
   currency: string
@@ -747,6 +777,28 @@ export interface ErrorText {
 }
 export interface HubTiersResponse {
   tiers: Tier[]
+}
+export interface HubMachine {
+  /** What trains. */ device: 'cpu' | 'gpu'
+  cores: number
+  /** For a training: of the smallest GPU, or of the machine. */ memory_mb: number
+  free_disk_mb: number
+  /** For this machine. Null: no base of the catalogue fits. */ recommended: Recommendation | null
+  classes: {
+    name: string
+    /** What trains. */ device: 'cpu' | 'gpu'
+    cores: number
+    /** For a training: of the smallest GPU, or of the machine. */ memory_mb: number
+    recommended: Recommendation | null
+  }[]
+}
+/** The largest base for chat that trains by lora in that memory, and within an hour where the time is known. */
+export interface Recommendation {
+  model_id: string
+  /** Of a training by lora. */ memory_mb: number
+  /** Of 1,000 examples of 300 tokens, computed from measured rates. Null: none is measured there. */
+  seconds: number | null
+  /** The figures that chose it, in a sentence. */ why: string
 }
 export interface UploadFieldsInput {
   /** Default: the name of the file. */ name?: DisplayName | undefined

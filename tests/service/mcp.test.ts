@@ -107,6 +107,9 @@ test('an assistant goes the whole way over stdio; the user is asked before what 
     }
     const me = await run('who_am_i')
     assert.ok(me.key.scopes.includes('tuning:write'))
+    const fitting = await run('list_base_models', { task: 'code', fits: 'lora' })
+    assert.ok(fitting.models.every(({ needs }: { needs: { lora: { fits: boolean } } }) => needs.lora.fits))
+    assert.match(fitting.recommended.why, /to train by lora/)
     const { models } = await run('list_base_models', { available_only: true })
     assert.deepEqual(
       models.map(({ id }: { id: string }) => id),

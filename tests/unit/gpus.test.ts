@@ -6,7 +6,7 @@ import path from 'node:path'
 import { after, test } from 'node:test'
 import { readNvidiaGpus } from '../../lib/nvidia-gpus.ts'
 import { usableMemory } from '../../lib/usable-memory.ts'
-import { trainingMemoryBytes } from '../../server/features/hub/methods.ts'
+import { trainingMachine } from '../../server/features/hub/methods.ts'
 import { createGpus } from '../../server/features/machine/gpus.ts'
 
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-gpus-'))
@@ -49,7 +49,9 @@ test('a machine without a GPU is told from one whose driver does not answer', as
 
 test('training has the memory of the smallest GPU, and that of the machine where no driver reports one', async () => {
   const small = driver('small', "echo '0, GPU-1, A, 24000, 0, 0, 0'; echo '1, GPU-2, B, 16000, 0, 0, 0'")
-  assert.equal(await trainingMemoryBytes(() => readNvidiaGpus(small, devices)), 16000 * 2 ** 20)
-  assert.equal(await trainingMemoryBytes(() => readNvidiaGpus(two, devices)), usableMemory())
-  assert.equal(await trainingMemoryBytes(() => readNvidiaGpus(two, none)), usableMemory())
+  const { device, memory_bytes } = await trainingMachine(() => readNvidiaGpus(small, devices))
+  assert.deepEqual([device, memory_bytes], ['gpu', 16000 * 2 ** 20])
+  assert.equal((await trainingMachine(() => readNvidiaGpus(two, devices))).memory_bytes, usableMemory())
+  const cpu = await trainingMachine(() => readNvidiaGpus(two, none))
+  assert.deepEqual([cpu.device, cpu.memory_bytes], ['cpu', usableMemory()])
 })

@@ -8,7 +8,7 @@ export const useDeployable = () =>
     queryFn: async ({ signal }) => {
       const [tuned, hub] = await Promise.all([
         tunery.models.list({ limit: 100 }, { signal }),
-        tunery.hub.list({ signal }),
+        tunery.hub.list({}, { signal }),
       ])
       const bases = hub.models.filter(({ weights, category }) => weights.available && category !== 'embedding')
       return [

@@ -17,7 +17,7 @@ const isMoving = ({ download }: Model) =>
 export const useBases = () =>
   useQuery({
     queryKey: ['hub', 'list'],
-    queryFn: ({ signal }) => tunery.hub.list({ signal }),
+    queryFn: ({ signal }) => tunery.hub.list({}, { signal }),
     refetchInterval: ({ state }) => (state.data?.models.some(isMoving) ? refresh_ms : false),
   })
 

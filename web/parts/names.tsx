@@ -22,7 +22,7 @@ const rarely_ms = 60_000
 function BaseName({ id }: { id: string }) {
   const { data } = useQuery({
     queryKey: ['hub', 'list'],
-    queryFn: ({ signal }) => tunery.hub.list({ signal }),
+    queryFn: ({ signal }) => tunery.hub.list({}, { signal }),
     enabled: useMay('hub:read'),
     staleTime: rarely_ms,
   })

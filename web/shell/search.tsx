@@ -162,7 +162,7 @@ async function findThings(text: string, may: (scope: Scope) => boolean, signal: 
     listed(
       'hub:read',
       async () => {
-        const { models } = await tunery.hub.list({ signal })
+        const { models } = await tunery.hub.list({}, { signal })
         return { items: models.filter(({ id, name: each }) => fits(id) || fits(each)).slice(0, most) }
       },
       ({ id }) => ({ href: `/models/base/${id}`, icon: <Boxes />, title: id, note: 'Base model' }),

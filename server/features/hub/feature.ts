@@ -4,7 +4,7 @@ import { startWorker } from '../../platform/queue/worker.ts'
 import type { Context, Feature } from '../feature.ts'
 import { Downloads, queueKind } from './downloads.ts'
 import { workOnDownload } from './jobs.ts'
-import { trainingMemoryBytes } from './methods.ts'
+import { trainingMachine } from './methods.ts'
 import { hubRoutes } from './routes.ts'
 import { Hub } from './service.ts'
 
@@ -15,7 +15,8 @@ export async function createHubFeature(
   const { models_dir: modelsDir, model_downloads: policy, huggingface_url: url, huggingface_token: token } = config
   const states = new Map<string, Download>()
   const hub = new Hub(modelsDir, plans.pricing, {
-    memory_bytes: await trainingMemoryBytes(),
+    machine: await trainingMachine(),
+    min_free_mb,
     policy,
     downloads: states,
     names: config.model_names,

@@ -1,13 +1,15 @@
 // What a base allows on this machine: the fine-tuning methods, by its parameter count, and whether it is shown
 // pictures.
 
-import { existsSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import type { Method } from '../../../contract/common.ts'
 import type { Model } from '../../../contract/hub.ts'
 import { readNvidiaGpus } from '../../../lib/nvidia-gpus.ts'
 import { root } from '../../../lib/root.ts'
+import { usableCores } from '../../../lib/usable-cores.ts'
 import { usableMemory } from '../../../lib/usable-memory.ts'
+import type { Machine } from './memory.ts'
 
 /**
  * Minimum bytes of memory per weight in training: frozen in bf16, frozen in 4 bits, or in float32 with its gradient and
@@ -55,11 +57,20 @@ export function sightOf(family: string | undefined): Model['pictures'] {
   return { served, notes }
 }
 
-/**
- * Memory for training in bytes: of the smallest GPU if there are any that report it, else of the machine or its control
- * group.
- */
-export async function trainingMemoryBytes(readGpus = readNvidiaGpus): Promise<number> {
+/** What trains on this machine: its GPUs if there are any that report their memory, else its cores. */
+export async function trainingMachine(readGpus = readNvidiaGpus): Promise<Machine> {
   const sizes = ((await readGpus()) ?? []).map(({ total_bytes }) => total_bytes)
-  return sizes.length > 0 && sizes.every((bytes) => bytes !== null) ? Math.min(...sizes) : usableMemory()
+  const cores = usableCores()
+  if (sizes.length > 0 && sizes.every((bytes) => bytes !== null))
+    return { device: 'gpu', bf16: true, cores, memory_bytes: Math.min(...sizes) }
+  return { device: 'cpu', bf16: multipliesInBf16(), cores, memory_bytes: usableMemory() }
+}
+
+/** Whether the processor has instructions for bfloat16, as trainer/model/load.py asks torch. */
+function multipliesInBf16(): boolean {
+  try {
+    return /^(flags|Features)\s*:.*\b(avx512_bf16|amx_bf16|bf16)\b/m.test(readFileSync('/proc/cpuinfo', 'utf8'))
+  } catch {
+    return false
+  }
 }

@@ -1,16 +1,19 @@
 // The hub: base models of the catalogue, and those in the models folder.
-import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, statfsSync, statSync } from 'node:fs'
 import path from 'node:path'
 import { z } from 'zod'
 import { ApiError } from '../../../contract/errors.ts'
-import type { Download, Model } from '../../../contract/hub.ts'
+import type { Download, HubMachine, Model } from '../../../contract/hub.ts'
 import { type EightBits, eightBitsProblem, readEightBits } from '../../../lib/eight-bits.ts'
 import { usableMemory } from '../../../lib/usable-memory.ts'
 import type { Config } from '../../config.ts'
 import type { TrainingSetup } from '../../platform/setup/index.ts'
 import { shapesOf } from '../../platform/storage/safetensors.ts'
 import catalogue from './catalogue.json' with { type: 'json' }
+import { readFamilies } from './families.ts'
+import { type Machine, needsOf, type Shape, type Sized, shapeOf } from './memory.ts'
 import { canTrain, methodsFor, projectorProblem, sightOf } from './methods.ts'
+import { type Candidate, machineResponse } from './recommend.ts'
 
 /** The file with which the engine shows pictures to a language model. */
 export interface Projector {
@@ -89,7 +92,13 @@ interface Downloadable {
 }
 
 interface HubOptions {
+  /** Default: the memory of `machine`. */
   memory_bytes?: number
+  /** What trains and serves here. */
+  machine?: Machine
+  /** What was tried of each family, by its name. */
+  families?: ReadonlyMap<string, Record<string, string>>
+  min_free_mb?: number
   /** Who may start downloads of base models. */
   policy?: Config['model_downloads']
   /** The last download of each model, by id. */
@@ -121,7 +130,35 @@ const ModelFile = z
   })
   .refine(({ kind, projector, projector_sha256 }) => kind !== 'vision' || (projector && projector_sha256))
 
+/** A base of the catalogue. */
+interface Entry {
+  id: string
+  name: string
+  category: string
+  family: string
+  tasks: string[]
+  parameters: number
+  active_parameters?: number
+  context_length: number
+  license: string
+  license_url?: string
+  gated?: boolean
+  /** Of its download; by default two bytes a weight. */
+  size_mb?: number
+  shape?: Shape
+  description: string
+}
+const entries: readonly Entry[] = catalogue.models
+const sizeOf = ({ size_mb, parameters }: Entry) => size_mb ?? Math.round((2 * parameters) / 1e6)
+
+/** The largest count of weights of each class of sizes, in billions. */
+const sizes = { '1b': 1, '4b': 5, '9b': 10, '30b': 40, larger: Number.POSITIVE_INFINITY } as const
+const sizeClass = (parameters: number) =>
+  (Object.entries(sizes) as [Model['size'], number][]).find(([, most]) => parameters <= most * 1e9)![0]
+
 const categories = { text: 'language', vision: 'multimodal', embedding: 'embedding' } as const
+/** What a base that the catalogue does not have is asked for. */
+const tasks = { text: ['chat'], vision: ['chat', 'pictures'], embedding: ['embeddings'] } as const
 const kinds = { language: 'text', code: 'text', multimodal: 'vision', embedding: 'embedding' } as const
 
 /** The base that comes with the service. */
@@ -135,13 +172,17 @@ export class Hub {
   private readonly modelsDir: string
   private readonly pricing: (id: string) => Model['pricing']
   private readonly options: HubOptions & Required<Omit<HubOptions, 'trainingSetup'>>
-  private readonly entries = new Map(catalogue.models.map((entry) => [entry.id, entry]))
+  private readonly entries = new Map(entries.map((entry) => [entry.id, entry]))
 
   constructor(modelsDir: string, pricing: (id: string) => Model['pricing'], options: HubOptions = {}) {
     this.modelsDir = modelsDir
     this.pricing = pricing
+    const memory_bytes = options.machine?.memory_bytes ?? options.memory_bytes ?? usableMemory()
     this.options = {
-      memory_bytes: usableMemory(),
+      memory_bytes,
+      machine: { device: 'cpu', bf16: true, cores: 1, memory_bytes },
+      families: readFamilies(),
+      min_free_mb: 0,
       policy: 'off',
       downloads: new Map(),
       names: new Map(),
@@ -152,8 +193,20 @@ export class Hub {
 
   list(): Model[] {
     const recommended = this.recommendedId()
+    const free_disk_bytes = this.freeDiskBytes()
     const ids = new Set([...this.entries.keys(), ...this.localIds()])
-    return [...ids].map((id) => this.describe(id, recommended)).filter((model) => model !== undefined)
+    return [...ids].map((id) => this.describe(id, recommended, free_disk_bytes)).filter((model) => model !== undefined)
+  }
+
+  /** This machine, and the bases recommended for it and for others. */
+  machine(): HubMachine {
+    const { machine, families } = this.options
+    const candidates = entries.flatMap(({ id, category, gated, tasks, family }): Candidate[] => {
+      const sized = this.sizedOf(id)
+      if (!sized || gated || category !== 'language' || !tasks.includes('chat')) return []
+      return [{ ...sized, id, tested: families.get(family) }]
+    })
+    return machineResponse(candidates, machine, this.freeDiskBytes())
   }
 
   featured(): Model[] {
@@ -206,7 +259,8 @@ export class Hub {
   downloadable(id: string): Downloadable | undefined {
     const entry = this.entries.get(id)
     if (!entry) return undefined
-    const { parameters, context_length, size_mb } = entry
+    const { parameters, context_length } = entry
+    const size_mb = sizeOf(entry)
     const kind = kinds[entry.category as Model['category']]
     const trainable = kind === 'vision' ? canTrain(entry.family) : kind === 'text'
     return { kind, trainable, parameters, context_length, size_mb }
@@ -301,6 +355,24 @@ export class Hub {
     return base?.hf ? familyOf(base.hf) : this.entries.get(id)?.family
   }
 
+  /** Bytes of the disk of the models that a download may take. */
+  private freeDiskBytes(): number {
+    let folder = this.modelsDir
+    while (!existsSync(folder) && path.dirname(folder) !== folder) folder = path.dirname(folder)
+    const { bavail, bsize } = statfsSync(folder)
+    return bavail * bsize - this.options.min_free_mb * 1e6
+  }
+
+  /** The sizes of a base: of its checkpoint, else of the catalogue. */
+  private sizedOf(id: string, base = this.localOrUndefined(id)): Sized | undefined {
+    const entry = this.entries.get(id)
+    const family = this.familyOfModel(id, base)
+    const parameters = base?.parameters ?? entry?.parameters
+    const shape = entry?.shape ?? (base?.hf ? shapeOf(readConfig(base.hf)) : undefined)
+    if (!shape || parameters === undefined) return undefined
+    return { family, parameters, active_parameters: entry?.active_parameters ?? parameters, shape }
+  }
+
   /** The base that comes with the service or, where it is not here, the smallest that can be trained. */
   private recommendedId(): string | undefined {
     const { memory_bytes } = this.options
@@ -312,32 +384,54 @@ export class Hub {
     return trainable.sort((a, b) => a.parameters - b.parameters || (a.id < b.id ? -1 : 1))[0]?.id
   }
 
-  private describe(id: string, recommended = this.recommendedId()): Model | undefined {
-    const { memory_bytes, keep_original } = this.options
+  private describe(
+    id: string,
+    recommended = this.recommendedId(),
+    free_disk_bytes = this.freeDiskBytes(),
+  ): Model | undefined {
+    const { memory_bytes, machine, families, keep_original } = this.options
     const entry = this.entries.get(id)
     const base = this.localOrUndefined(id)
     if (!entry && !base) return undefined
     const category = (entry?.category ?? categories[base!.kind]) as Model['category']
     const parameters = base?.parameters ?? entry!.parameters
-    const family = category === 'multimodal' ? this.familyOfModel(id, base) : undefined
+    const family = this.familyOfModel(id, base)
     const trainable = category === 'multimodal' ? canTrain(family) : category !== 'embedding'
+    const sized = this.sizedOf(id, base)
+    const billions = (count: number) => Number((count / 1e9).toPrecision(4))
+    const weights_bytes = base ? statSync(base.gguf).size : entry && sizeOf(entry) * 1e6
     return {
       id,
       name: entry?.name ?? id,
       description: entry?.description ?? 'Added on this machine.',
       category,
+      family: family ?? null,
+      tasks: (entry?.tasks ?? tasks[base!.kind]) as Model['tasks'],
       pictures: category === 'multimodal' ? sightOf(family) : null,
-      params_billions: Number(((entry?.parameters ?? parameters) / 1e9).toPrecision(4)),
+      params_billions: billions(entry?.parameters ?? parameters),
+      active_params_billions: billions(sized?.active_parameters ?? entry?.active_parameters ?? parameters),
+      size: sizeClass(entry?.parameters ?? parameters),
       context_length: base?.context_length ?? entry!.context_length,
       license: entry?.license ?? 'unknown',
+      license_url: entry?.license_url ?? null,
       gated: entry?.gated ?? false,
       huggingface_id: entry ? id : null,
       methods: trainable ? methodsFor(parameters, memory_bytes) : [],
+      needs: needsOf({
+        base: sized,
+        trainable,
+        weights_bytes,
+        // The weights, and as much again for the GGUF file.
+        download_bytes: base || !entry ? null : 2 * sizeOf(entry) * 1e6,
+        machine,
+        free_disk_bytes,
+      }),
+      tested: (family && families.get(family)) || null,
       recommended: id === recommended,
       pricing: this.pricing(id),
       weights: {
         available: base !== undefined,
-        size_mb: base ? Math.round(statSync(base.gguf).size / 1e6) : (entry?.size_mb ?? null),
+        size_mb: weights_bytes === undefined ? null : Math.round(weights_bytes / 1e6),
         how_to_get: base ? null : this.howToGet(id),
         keep_original: base?.keep_original ?? keep_original,
         eight_bits: base?.eight_bits
@@ -390,14 +484,19 @@ export class Hub {
   }
 }
 
+/** The configuration of a checkpoint; empty where it cannot be read. */
+function readConfig(hf: string): Record<string, unknown> {
+  try {
+    return JSON.parse(readFileSync(path.join(hf, 'config.json'), 'utf8'))
+  } catch {
+    return {}
+  }
+}
+
 /** The name of a checkpoint's architecture in transformers. */
 function familyOf(hf: string): string | undefined {
-  try {
-    const { model_type } = JSON.parse(readFileSync(path.join(hf, 'config.json'), 'utf8'))
-    return typeof model_type === 'string' ? model_type : undefined
-  } catch {
-    return undefined
-  }
+  const { model_type } = readConfig(hf)
+  return typeof model_type === 'string' ? model_type : undefined
 }
 
 /** Parts of vision-language models that the trainer leaves as they are (trainer/model/vision.py). */

@@ -44,7 +44,7 @@ export const usePreview = (dataset: Dataset, row: number, cut: Cut, enabled: boo
 export const useBases = () =>
   useQuery({
     queryKey: ['hub', 'list'],
-    queryFn: ({ signal }) => tunery.hub.list({ signal }),
+    queryFn: ({ signal }) => tunery.hub.list({}, { signal }),
     staleTime: 60_000,
     select: ({ models }) => models.filter(({ weights, methods }) => weights.available && methods.length > 0),
   })

@@ -72,7 +72,7 @@ function Clone({ id }: { id: string }) {
 /** What can be chosen. */
 function useChoices(draft: Draft) {
   const mayEvaluate = useMay('tuning:read')
-  const bases = useQuery({ queryKey: ['hub', 'list'], queryFn: ({ signal }) => tunery.hub.list({ signal }) })
+  const bases = useQuery({ queryKey: ['hub', 'list'], queryFn: ({ signal }) => tunery.hub.list({}, { signal }) })
   const tuned = useQuery({
     queryKey: ['models', 'list', { limit: 100 }],
     queryFn: ({ signal }) => tunery.models.list({ limit: 100 }, { signal }),

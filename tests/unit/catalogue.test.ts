@@ -1,0 +1,168 @@
+// The catalogue of base models: what each needs, which this machine has room for, and which is recommended.
+import assert from 'node:assert/strict'
+import { execFile } from 'node:child_process'
+import path from 'node:path'
+import { test } from 'node:test'
+import { promisify } from 'node:util'
+import { type Model, modelSizes, modelTasks } from '../../contract/hub.ts'
+import { root } from '../../lib/root.ts'
+import catalogue from '../../server/features/hub/catalogue.json' with { type: 'json' }
+import { filterModels } from '../../server/features/hub/filter.ts'
+import { type Machine, type Shape, trainingBytes } from '../../server/features/hub/memory.ts'
+import { type Candidate, machineClasses, recommend } from '../../server/features/hub/recommend.ts'
+import { Hub } from '../../server/features/hub/service.ts'
+import { tiny, tinyModelsDir } from '../support/tiny.ts'
+
+const free = { currency: '', training_per_million_tokens: 0, input_per_million_tokens: 0, output_per_million_tokens: 0 }
+const machine = (memory_bytes: number): Machine => ({ device: 'cpu', bf16: true, cores: 2, memory_bytes })
+const hub = (memory_bytes: number, families = new Map<string, Record<string, string>>()) =>
+  new Hub(tinyModelsDir(), () => free, { machine: machine(memory_bytes), families })
+const ids = (models: Model[]) => models.map(({ id }) => id)
+
+interface Entry {
+  id: string
+  family: string
+  parameters: number
+  active_parameters?: number
+  shape?: Shape
+}
+const entries: Entry[] = catalogue.models
+
+test('the weights that a shape counts are those of the base', () => {
+  for (const { id, parameters, active_parameters, shape } of entries) {
+    // Experts, shared keys and layers of a state are not counted from these sizes.
+    if (!shape || active_parameters || /gemma-4|Qwen3\.5|LFM/.test(id)) continue
+    const { layers, hidden_size, mlp_size, heads, kv_heads, head_size, vocabulary, vision_weights = 0 } = shape
+    const attention = hidden_size * head_size * (2 * heads + 2 * kv_heads)
+    const text = layers * (attention + 3 * hidden_size * mlp_size) + vocabulary * hidden_size
+    const counted = [text, text + vocabulary * hidden_size].map((weights) => weights + vision_weights)
+    const off = Math.min(...counted.map((weights) => Math.abs(weights / parameters - 1)))
+    assert.ok(off < 0.01, `${id}: ${counted.join(' or ')} for ${parameters}`)
+  }
+})
+
+test('tasks, sizes and licenses of all entries are known, and mixtures say what computes a token', () => {
+  const models = hub(64e9).list()
+  assert.deepEqual([...new Set(models.flatMap(({ tasks }) => tasks))].sort(), [...modelTasks].sort())
+  for (const size of modelSizes.slice(0, 4)) assert.ok(filterModels(models, { size }).length > 2, size)
+  for (const { id, license, license_url } of models)
+    if (!['apache-2.0', 'mit', 'unknown'].includes(license)) assert.match(license_url ?? id, /^https:/)
+  const mixture = models.find(({ id }) => id === 'Qwen/Qwen3-30B-A3B-Instruct-2507')!
+  assert.deepEqual([mixture.size, mixture.params_billions, mixture.active_params_billions], ['30b', 30.53, 3.353])
+})
+
+test('what fits is computed from the machine, by method and to serve', () => {
+  const needs = (memory_bytes: number) => hub(memory_bytes).get('Qwen/Qwen2.5-7B-Instruct').needs
+  const uses = ['lora', 'qlora', 'full', 'serve'] as const
+  const fitting = (memory_bytes: number) => uses.filter((use) => needs(memory_bytes)[use]!.fits)
+  assert.deepEqual(fitting(4e9), [])
+  assert.deepEqual(fitting(16e9), ['serve'])
+  assert.deepEqual(fitting(20e9), ['qlora', 'serve'])
+  assert.deepEqual(fitting(30e9), ['lora', 'qlora', 'serve'])
+  assert.deepEqual(fitting(200e9), [...uses])
+  const { serve, disk } = needs(24e9)
+  assert.equal(serve!.mb, Math.round((2 * 7_615_616_512 + 48 * 2 ** 20 + 8192 * 28 * 4 * 256 * 2) / 1e6))
+  assert.equal(disk!.mb, 2 * 15_231)
+  const { needs: embedding } = hub(24e9).get('sentence-transformers/all-MiniLM-L6-v2')
+  assert.deepEqual([embedding.lora, embedding.full], [null, null])
+  const local = hub(24e9).get(tiny)
+  assert.ok(local.needs.lora!.fits && local.needs.lora!.mb < 2000, 'sizes of an added base are read from its files')
+  assert.equal(local.needs.disk, null)
+})
+
+test('models are searched, filtered and sorted', () => {
+  const models = hub(24e9).list()
+  assert.deepEqual(ids(filterModels(models, { q: 'qwen3_MOE' })), [
+    'Qwen/Qwen3-30B-A3B-Instruct-2507',
+    'Qwen/Qwen3-Coder-30B-A3B-Instruct',
+  ])
+  const code = filterModels(models, { task: 'code', fits: 'lora', sort: 'memory' })
+  assert.ok(code.length > 2 && code.every(({ tasks, needs }) => tasks.includes('code') && needs.lora?.fits))
+  assert.deepEqual(
+    code.map(({ needs }) => needs.lora!.mb),
+    code.map(({ needs }) => needs.lora!.mb).toSorted((a, b) => a - b),
+  )
+  assert.equal(filterModels(models, { sort: 'memory' }).at(-1)?.needs.lora, null, 'what cannot be trained comes last')
+})
+
+test('the base recommended for a machine is the largest that trains there within an hour, and says why', () => {
+  const { recommended, classes } = hub(24e9).machine()
+  assert.equal(recommended?.model_id, 'Qwen/Qwen3-0.6B')
+  assert.match(recommended.why, /^It takes \d\.\d GB of 24\.0 GB to train by lora, and about 36 min for 1,000 examples/)
+  assert.equal(hub(1e9).machine().recommended, null)
+  const ofGpus = classes.filter(({ device }) => device === 'gpu')
+  for (const { name, memory_mb, recommended } of classes)
+    assert.ok(recommended && recommended.memory_mb <= memory_mb, name)
+  assert.equal(ofGpus[0]?.recommended?.seconds, null, 'no rate of that GPU is measured')
+  const tried = hub(24e9, new Map([['qwen3', { lora: 'It cannot be trained.' }]])).machine().recommended
+  assert.match(tried!.model_id, /Qwen2\.5/, 'a family that failed is not recommended')
+  const large: Candidate = {
+    id: 'test/large',
+    family: 'phi3',
+    parameters: 5e8,
+    active_parameters: 5e8,
+    shape: entries[4]!.shape!,
+    tested: { lora: 'yes' },
+  }
+  assert.equal(recommend([large], machineClasses[5]!)?.model_id, 'test/large')
+  assert.equal(recommend([{ ...large, tested: undefined }], machineClasses[5]!), null)
+})
+
+const program = `
+import json, sys, torch
+from trainer.model.fast_layers import FAMILY
+from trainer.run import memory
+from trainer.runtime.spec import Lora, ModelSpec
+from types import SimpleNamespace
+# Whether the kernels were compiled here.
+memory.kernels.available = lambda device, dtype: device.type == "cpu"
+results = []
+for base in json.load(sys.stdin):
+    shape = base["shape"]
+    vision = shape.get("vision_weights", 0)
+    qkv = shape["head_size"] * (shape["heads"] + 2 * shape["kv_heads"])
+    widths = [shape[name] for name in ("layers", "hidden_size", "mlp_size")]
+    sizes = memory.ModelShape(base["parameters"] - vision, *widths, qkv, shape["vocabulary"], base["name"], vision)
+    spec = SimpleNamespace(method=base["method"], lora=SimpleNamespace(r=16), projector=False)
+    device = torch.device("cuda" if base["device"] == "gpu" else "cpu")
+    results.append(memory.predicted_bytes(sizes, spec, 2, 2048, 512, device))
+print(json.dumps(results))
+`
+test('the memory of a training is what the trainer predicts', async () => {
+  // The classes of their layers in transformers, without "DecoderLayer".
+  const names: Record<string, string> = {
+    llama: 'Llama',
+    mistral: 'Mistral',
+    qwen2: 'Qwen2',
+    qwen3: 'Qwen3',
+    smollm3: 'SmolLM3',
+    gemma3_text: 'Gemma3',
+    olmo3: 'Olmo3',
+    phi3: 'Phi3',
+    lfm2: 'Lfm2',
+    idefics3: 'Llama',
+  }
+  const asked = entries.flatMap(({ id, family, parameters, active_parameters = parameters, shape }) =>
+    shape && !family.endsWith('_vl')
+      ? (['cpu', 'gpu'] as const).flatMap((device) =>
+          (['lora', 'qlora', 'full'] as const).map((method) => ({
+            id,
+            device,
+            method,
+            family,
+            parameters,
+            active_parameters,
+            shape,
+            name: names[family] ?? '',
+          })),
+        )
+      : [],
+  )
+  const run = promisify(execFile)(path.join(root, '.local/python/bin/python'), ['-c', program], { cwd: root })
+  run.child.stdin!.end(JSON.stringify(asked))
+  const predicted: number[] = JSON.parse((await run).stdout)
+  for (const [index, { id, device, method, ...base }] of asked.entries()) {
+    const ratio = trainingBytes(base, method, { device, bf16: true }) / predicted[index]!
+    assert.ok(ratio > 0.99 && ratio < 1.01, `${id} ${method} on a ${device}: ${ratio}`)
+  }
+})
