@@ -89,12 +89,12 @@ function render(
 ): PromptText {
   const { name } = template.tool_format
   const { parts_only } = template.sight
-  const { field } = template.thoughts
+  const { field, excludes_content } = template.thoughts
   const variables = (rendered: TemplateMessage[]) => ({
     ...kwargs,
     messages: rendered
       .map((message) => (parts_only ? { ...message, content: asParts(message.content) } : message))
-      .map((message) => (field === null ? message : withThoughts(message, field))),
+      .map((message) => (field === null ? message : withThoughts(message, field, excludes_content))),
   })
   try {
     if (name !== 'prompted')

@@ -27,6 +27,8 @@ export interface LearnedCalls {
   arguments: 'object' | 'text'
   /** Whether the template refuses ids that are not of nine letters and digits. */
   short_ids: boolean
+  /** Whether a message may have one call: the template refuses others, or leaves them out. */
+  takes_one: boolean
 }
 
 type Arguments = Record<string, unknown>
@@ -70,11 +72,24 @@ export function learnCalls(probe: Probe, end_texts: readonly string[]): LearnedC
     const shape = learnShape(probe, end_texts, form)
     if (!shape) continue
     const given = form === 'object' ? {} : '{}'
-    const tool_calls = [{ id: 'call_zq-1', type: 'function', function: { name: names[0]!, arguments: given } }]
+    const tool_calls = [{ id: 'call_zqzqzq-1', type: 'function', function: { name: names[0]!, arguments: given } }]
     const short_ids = probe([user, { role: 'assistant', content: '', tool_calls }], { tools: probeTools }) === null
-    return { shape, arguments: form, short_ids }
+    return { shape, arguments: form, short_ids, takes_one: takesOneCall(probe, form) }
   }
   return null
+}
+
+function takesOneCall(probe: Probe, form: LearnedCalls['arguments']): boolean {
+  const tool_calls = values.map((value, index) => ({
+    id: idOf(index),
+    type: 'function',
+    function: {
+      name: names[index]!,
+      arguments: form === 'object' ? { key_a: value } : JSON.stringify({ key_a: value }),
+    },
+  }))
+  const text = probe([user, { role: 'assistant', content: '', tool_calls }], { tools: probeTools })
+  return values.some((value) => !text?.includes(value))
 }
 
 function learnShape(probe: Probe, endTexts: readonly string[], form: LearnedCalls['arguments']): CallShape | null {

@@ -23,6 +23,8 @@ export interface LearnedThoughts {
   field: ThoughtField | null
   /** Null if the model does not think. */
   thoughts: Thoughts | null
+  /** Whether the template refuses calls that have both thoughts and content before them. */
+  excludes_content: boolean
 }
 
 const [said, thought, answered] = ['Zq asks.', 'Zq thinks.', 'Zq answers.']
@@ -34,10 +36,31 @@ const settings = [
   { enable_thinking: true, thinking: true, thinking_mode: 'thinking' },
   { enable_thinking: false, thinking: false, thinking_mode: 'chat' },
 ]
-const noThoughts: LearnedThoughts = { field: null, thoughts: null }
+const noThoughts: LearnedThoughts = { field: null, thoughts: null, excludes_content: false }
 
 /** `calls`: how the template writes calls, as some show thoughts only before them. */
 export function learnThoughts(
+  source: string,
+  probe: Probe,
+  end_texts: readonly string[],
+  calls: { shape: CallShape | null; arguments: 'object' | 'text' },
+): LearnedThoughts {
+  const learned = findThoughts(source, probe, end_texts, calls)
+  if (learned.field === null || learned.field === 'content' || !calls.shape) return learned
+  const refuses = (content: string) =>
+    probe([user, { role: 'assistant', content, [learned.field!]: thought, tool_calls: [probeCall(calls.arguments)] }], {
+      tools: probeTools,
+    }) === null
+  return { ...learned, excludes_content: refuses(answered) && !refuses('') }
+}
+
+const probeCall = (form: 'object' | 'text') => ({
+  id: 'zqcall000',
+  type: 'function',
+  function: { name: probeTools[0]!.function.name, arguments: form === 'object' ? {} : '{}' },
+})
+
+function findThoughts(
   source: string,
   probe: Probe,
   end_texts: readonly string[],
@@ -52,33 +75,38 @@ export function learnThoughts(
     ]
     answers.push({ field: 'content', answer: { role: 'assistant', content } as never })
   }
-  for (const { field, answer } of answers)
-    for (const variables of settings) {
-      const thoughts = aroundThought(probe, answer, answered, variables, end_texts)
-      if (thoughts) return { field, thoughts }
+  /** Each way to write an answer with thoughts, and what follows them. */
+  const written = [
+    ...answers.map((each) => ({ ...each, next: answered, tools: {} })),
+    ...answers
+      .filter(({ field }) => calls.shape && field !== 'content')
+      .map(({ field, answer }) => ({
+        field,
+        answer: { ...answer, content: '', tool_calls: [probeCall(calls.arguments)] },
+        next: triggerOf(calls.shape!),
+        tools: { tools: probeTools },
+      })),
+  ]
+  let shown: ThoughtField | null = null
+  for (const { field, answer, next, tools } of written)
+    for (const setting of settings) {
+      const variables = { ...setting, ...tools }
+      if (!probe([user, answer], variables)?.includes(thought)) continue
+      shown ??= field
+      const thoughts = aroundThought(probe, answer, next, variables, end_texts)
+      if (thoughts) return { ...noThoughts, field: shown, thoughts }
     }
-  for (const { field, answer } of calls.shape ? answers : []) {
-    if (field === 'content') continue
-    const { function: tool } = probeTools[0]!
-    const given = calls.arguments === 'object' ? {} : '{}'
-    const call = { id: 'zqcall000', type: 'function', function: { name: tool.name, arguments: given } }
-    const calling = { ...answer, content: '', tool_calls: [call] }
-    for (const variables of settings) {
-      const trigger = triggerOf(calls.shape!)
-      const thoughts = aroundThought(probe, calling, trigger, { ...variables, tools: probeTools }, end_texts)
-      if (thoughts) return { field, thoughts }
-    }
-  }
+  const unmarked = { ...noThoughts, field: shown }
   // Where thinking is off, a prompt may end in thoughts without text.
   const off = probe([user], { ...settings[2], add_generation_prompt: true })
   const on = probe([user], { ...settings[1], add_generation_prompt: true })
   const closed = off?.slice(commonPrefix(off, on ?? '').length).trim()
   const [, open, close] = /^(<[^<>]+>[^<>]*?)\s*(<[^<>]+>)$/.exec(closed ?? '') ?? []
   if (open !== undefined && off!.endsWith(closed!))
-    return { field: null, thoughts: { open, close: close!, gap: '', answer: { open: '', close: '' } } }
+    return { ...unmarked, thoughts: { open, close: close!, gap: '', answer: { open: '', close: '' } } }
   // Some prompts begin thoughts that the template leaves out of answers.
-  if (!source.includes('<think>')) return noThoughts
-  return { field: null, thoughts: { open: '<think>', close: '</think>', gap: '\n\n', answer: { open: '', close: '' } } }
+  if (!source.includes('<think>')) return unmarked
+  return { ...unmarked, thoughts: { open: '<think>', close: '</think>', gap: '\n\n', answer: { open: '', close: '' } } }
 }
 
 /** The texts around the thought of this answer, which goes on with `next`. */

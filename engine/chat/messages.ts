@@ -82,9 +82,15 @@ function thoughtsOf(message: ChatMessage & { role: 'assistant' }): string {
   return message.reasoning_content ?? message.reasoning ?? message.thinking ?? ''
 }
 
-/** The message with its thoughts where the template reads them. */
-export function withThoughts({ thoughts, ...message }: TemplateMessage, field: ThoughtField): object {
+/** The message with its thoughts where the template reads them. `excludesContent`: see `LearnedThoughts`. */
+export function withThoughts(
+  { thoughts, ...message }: TemplateMessage,
+  field: ThoughtField,
+  excludesContent: boolean,
+): object {
   if (thoughts === undefined) return message
+  if (excludesContent && message.tool_calls && typeof message.content === 'string' && message.content !== '')
+    return { ...message, content: '', [field]: `${thoughts}\n\n${message.content}` }
   if (field !== 'content') return { ...message, [field]: thoughts }
   return { ...message, content: [{ type: 'thinking', thinking: thoughts }, ...asParts(message.content)] }
 }
@@ -93,7 +99,7 @@ export function withThoughts({ thoughts, ...message }: TemplateMessage, field: T
 export function adaptHistory(messages: TemplateMessage[], format: ToolFormat): TemplateMessage[] {
   const given = format.arguments === 'object' ? messages.map(withParsedArguments) : messages
   const named = format.short_ids ? given.map(withShortIds) : given
-  return format.is_single ? splitParallelCalls(named) : named
+  return format.takes_one ? splitParallelCalls(named) : named
 }
 
 export function templateTool({ function: { name, description, parameters } }: Tool): TemplateTool {

@@ -28,8 +28,10 @@ export interface ToolFormat {
   shape: CallShape | null
   /** What the template reads as the arguments of a call in the history: the object, or its JSON. */
   arguments: LearnedCalls['arguments']
-  /** Whether an answer has one call at most, and a message of the history too. */
+  /** Whether an answer has one call at most. */
   is_single: boolean
+  /** Whether a message of the history may have one call. */
+  takes_one: boolean
   /** The first character of calls that JSON and other text may begin with too; null if a marker begins them. */
   ambiguous_start: string | null
   /** Whether the template refuses ids that are not of nine letters and digits. */
@@ -91,6 +93,7 @@ export function toolFormatOf(template: string, probe: Probe, end_texts: readonly
     shape,
     arguments: learned.arguments,
     is_single: shape.next === null,
+    takes_one: learned.takes_one,
     ambiguous_start: isOnlyAtStart(shape) ? trigger[0]! : null,
     short_ids: learned.short_ids,
   }
@@ -104,6 +107,7 @@ function byHand(name: ToolFormat['name'], syntax: CallSyntax, control_texts: str
     shape: null,
     arguments: 'object',
     is_single: syntax.exclusive,
+    takes_one: syntax.exclusive,
     ambiguous_start: syntax.exclusive ? '{' : null,
     short_ids: name === 'mistral',
   }

@@ -9,8 +9,7 @@ from typing import Any
 from trainer.data.content import Content, Message, for_template, pictures_of
 from trainer.data.control_text import REFUSAL, REFUSAL_OF_TOOLS, Rendering, View, ViewDiffers, control_text
 from trainer.data.sight import Sight
-from trainer.data.thoughts import BEGUN, place_of, thoughts_and_answer
-from trainer.data.thoughts import FIELDS as THOUGHT_FIELDS
+from trainer.data.thoughts import BEGUN, place_of, put_thoughts, thoughts_and_answer
 from trainer.data.tokenizer import Tokenizer, remembered
 from trainer.data.tools import adapted, texts_of, uses_tools
 from trainer.runtime.errors import JobError
@@ -37,8 +36,8 @@ def render(
     fields = [{name: message[name] for name in TEMPLATE_FIELDS if name in message} for message in messages]
     for shown, message in zip(fields, messages, strict=True):
         shown["content"] = _as_read(shown["content"], tokenizer)
-        if "reasoning_content" in message and (place := place_of(tokenizer)) in THOUGHT_FIELDS:
-            shown[place] = message["reasoning_content"]
+        if "reasoning_content" in message:
+            put_thoughts(shown, message["reasoning_content"], tokenizer)
     tool_options = {"tools": tools} if tools else {}
     try:
         return tokenizer.apply_chat_template(fields, tokenize=False, add_generation_prompt=open_turn, **tool_options)
@@ -73,7 +72,7 @@ def rendering(messages: list[Message], tokenizer: Tokenizer, open_turn: bool = F
 def _with_tools(messages: list[Message], tokenizer: Tokenizer) -> tuple[list[Message], list[dict[str, Any]] | None]:
     """The messages as the template takes them, and their tools."""
     tools = getattr(messages, "tools", None)
-    return adapted(messages, str(tokenizer.chat_template)) if uses_tools(messages, tools) else messages, tools
+    return adapted(messages, tools, tokenizer) if uses_tools(messages, tools) else (messages, tools)
 
 
 def token_ids(messages: list[Message], tokenizer: Tokenizer, open_turn: bool = False) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainer.data.content import Message
 from trainer.data.pictures import PictureError, take_out
-from trainer.data.tools import call_of, tool_of
+from trainer.data.tools import tool_of
 from trainer.runtime.errors import JobError
 
 # JSON allows numbers of any length; Python refuses more than 4,300 digits by default.
@@ -149,7 +149,7 @@ def _fields_of(message: Message, names: dict[str, str]) -> Message:
         if name in message:
             fields[name] = message[name]
     if "tool_calls" in message:
-        fields["tool_calls"] = [call_of(call) for call in message["tool_calls"]]
+        fields["tool_calls"] = message["tool_calls"]
     if role == "tool":
         fields |= {"tool_call_id": message["tool_call_id"], "name": names[message["tool_call_id"]]}
     return fields

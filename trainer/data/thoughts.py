@@ -1,46 +1,78 @@
 """Thoughts before an answer (`reasoning_content` of a message): where a chat template has a place for them."""
 
+import re
+from typing import Any
+
 from trainer.data.content import Message, for_template
 from trainer.data.tokenizer import Tokenizer, remembered
+from trainer.data.tools import PROBE_TOOLS, form_of, probed
 
 # The names under which templates read them.
 FIELDS = ("reasoning_content", "reasoning", "thinking")
 # The prompt of some bases begins the thoughts, and the template leaves those of answers out.
 BEGUN = "<think>"
-_PROBE = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]
-_THOUGHT = "This is how it is thought."
+# As parts of the content, of the type `thinking`.
+CONTENT = "content"
+_USER: Message = {"role": "user", "content": "Zq asks."}
+_THOUGHT = "Zq thinks."
+_ANSWER: Message = {"role": "assistant", "content": "Zq answers."}
+_CALL: dict[str, Any] = {"id": "zqcall000", "type": "function", "function": {"name": "zz_probe_one", "arguments": {}}}
+# Settings with which a template may show thoughts, as in engine/chat/learn-thoughts.ts.
+_SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"enable_thinking": True, "thinking": True, "thinking_mode": "thinking"},
+    {"enable_thinking": False, "thinking": False, "thinking_mode": "chat"},
+]
 
 
 def place_of(tokenizer: Tokenizer) -> str | None:
-    """The field of a message in which the chat template reads thoughts; BEGUN if the prompt begins them; None if the
-    template has no place for them. Cached on the tokenizer.
+    """The field of a message in which the chat template reads thoughts; CONTENT if it reads them among its parts; BEGUN
+    if the prompt begins them; None if the template has no place for them. Cached on the tokenizer.
     """
     return remembered(tokenizer, "_thoughts_place", lambda: _find_place(tokenizer))
 
 
 def _find_place(tokenizer: Tokenizer) -> str | None:
     template = str(getattr(tokenizer, "chat_template", None))
-    for field in FIELDS:
-        if field in template and _THOUGHT in _rendered(tokenizer, field):
-            return field
-    return BEGUN if BEGUN in template and _rendered(tokenizer).rstrip().endswith(BEGUN) else None
-
-
-def _rendered(tokenizer: Tokenizer, field: str | None = None) -> str:
-    """A conversation whose answer has a thought in that field; without a field, its prompt."""
-    sight = getattr(tokenizer, "sight", None)
-    messages = [
-        {**message, "content": for_template(message["content"], bool(sight) and sight.parts_only)} for message in _PROBE
+    answers: list[tuple[str, Message]] = [
+        (field, {**_ANSWER, field: _THOUGHT}) for field in FIELDS if field in template
     ]
-    if field:
-        messages[1][field] = _THOUGHT
-    try:
-        return tokenizer.apply_chat_template(
-            messages if field else messages[:1], tokenize=False, add_generation_prompt=not field
-        )
-    except Exception:
-        # Templates refuse what they do not take with errors of many types; rows are refused where they are rendered.
-        return ""
+    if re.search(r"""['"]thinking['"]""", template):
+        parts = [{"type": "thinking", "thinking": _THOUGHT}, {"type": "text", "text": _ANSWER["content"]}]
+        answers.append((CONTENT, {**_ANSWER, "content": parts}))
+    calling: list[tuple[str, Message]] = [
+        (field, {**answer, "content": "", "tool_calls": [_CALL]})
+        for field, answer in answers
+        if field != CONTENT and form_of(tokenizer) is not None
+    ]
+    for field, answer in [*answers, *calling]:
+        tools: dict[str, Any] = {"tools": PROBE_TOOLS} if "tool_calls" in answer else {}
+        for settings in _SETTINGS:
+            if _THOUGHT in probed(tokenizer, [_USER, answer], **tools, **settings):
+                return field
+    prompt = probed(tokenizer, [_USER], add_generation_prompt=True)
+    return BEGUN if BEGUN in template and prompt.rstrip().endswith(BEGUN) else None
+
+
+def put_thoughts(message: Message, thoughts: str, tokenizer: Tokenizer) -> None:
+    """Puts thoughts into a message of an answer, where the template reads them. Without a place they are left out."""
+    place = place_of(tokenizer)
+    if place == CONTENT:
+        message["content"] = [{"type": "thinking", "thinking": thoughts}, *for_template(message["content"], True)]
+    elif place in FIELDS:
+        if "tool_calls" in message and message["content"] and _excludes_content(tokenizer, place):
+            thoughts, message["content"] = f"{thoughts}\n\n{message['content']}", ""
+        message[place] = thoughts
+
+
+def _excludes_content(tokenizer: Tokenizer, place: str) -> bool:
+    """Whether the template refuses calls that have both thoughts and content before them."""
+
+    def refuses(content: str) -> bool:
+        answer: Message = {"role": "assistant", "content": content, place: _THOUGHT, "tool_calls": [_CALL]}
+        return probed(tokenizer, [_USER, answer], tools=PROBE_TOOLS) == ""
+
+    return remembered(tokenizer, "_thoughts_alone", lambda: refuses("Zq answers.") and not refuses(""))
 
 
 def thoughts_and_answer(message: Message) -> tuple[str, str]:

@@ -115,9 +115,15 @@ def test_calls_of_tools_are_learned_as_the_template_writes_them(with_tools):
     assert len(learned(only_sequence(read(unlearned), with_tools), with_tools)) == 1
 
 
-def test_a_row_with_tools_is_refused_by_a_template_without_them(tokenizer):
-    with pytest.raises(JobError, match=r"Line 7: The row has tools, but the chat template of this base writes none"):
-        prepare([read(with_calls(call("Oslo")))], tokenizer, 2048, Recorder())
+def test_tools_and_calls_are_words_where_the_template_has_none(tokenizer):
+    row = read(with_calls(call("Oslo")))
+    sequence = only_sequence(row, tokenizer)
+    text = tokenizer.decode(sequence.ids)
+    assert "You can call tools. Each line between <tools> and </tools> describes one of them" in text
+    first, *_ = learned(sequence, tokenizer)
+    assert first.startswith('<tool_call>\n{"name": "')
+    assert first.endswith("}\n</tool_call><|im_end|>")
+    assert "<tool_response>\n" in text
 
 
 def test_a_count_has_the_tokens_of_tools_and_names_the_rows_that_no_job_takes(tokenizer, with_tools, tmp_path):
@@ -126,11 +132,14 @@ def test_a_count_has_the_tokens_of_tools_and_names_the_rows_that_no_job_takes(to
     file.write_text(json.dumps(row))
     counted = count(with_tools, file, 2048).summary(2048)
     assert counted["tokens"] == len(only_sequence(read(row), with_tools).ids)
+    in_words = count(tokenizer, file, 2048).summary(2048)
+    assert in_words["tokens"] == len(only_sequence(read(row), tokenizer).ids)
+    file.write_text(json.dumps(with_calls(call("<|im_end|>"))))
     # At a length that cuts it, too.
     for max_length in (2048, 8):
-        counted = count(tokenizer, file, max_length).summary(max_length)
+        counted = count(with_tools, file, max_length).summary(max_length)
         assert [each["row"] for each in counted["refused"]] == [1]
-        assert "writes none" in counted["refused"][0]["message"]
+        assert "spells a control token" in counted["refused"][0]["message"]
 
 
 def test_a_call_that_spells_a_control_token_is_refused(with_tools):

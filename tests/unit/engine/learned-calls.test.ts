@@ -16,33 +16,13 @@ import {
   missing,
   modelNamed,
   modelWith,
+  required,
   templateNames,
   tools,
 } from './template-calls.ts'
 
 const isFull = process.env.TEST_FULL !== undefined
 
-/** Templates whose form of calls must be learned, by the model that they are of. */
-const required = [
-  'ByteDance-Seed-OSS',
-  'GLM-4.6',
-  'GLM-4.7-Flash',
-  'Kimi-K2-Instruct',
-  'LFM2.5-8B-A1B',
-  'MiniMax-M2',
-  'Mistral-Small-3.2-24B-Instruct-2506',
-  'NVIDIA-Nemotron-3-Nano-30B-A3B-BF16',
-  'Qwen3-Coder',
-  'Qwen3.5-4B',
-  'deepseek-ai-DeepSeek-V3.1',
-  'deepseek-ai-DeepSeek-V3.2',
-  'deepseek-ai-DeepSeek-V4',
-  'google-gemma-4-31B-it',
-  'llama4-like',
-  'mistralai-Ministral-3-14B-Reasoning-2512',
-  'muse-glimmer',
-  'openai-gpt-oss-120b',
-]
 const request = (tool_choice: string) => ask({ tools, tool_choice })
 
 /** A prompt may begin thoughts, which the answer then ends. */

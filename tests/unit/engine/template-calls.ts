@@ -44,6 +44,28 @@ export function modelWith(template: string): ChatModel {
   }
 }
 
+/** Templates whose form of calls must be learned, by the model that they are of. */
+export const required: readonly string[] = [
+  'ByteDance-Seed-OSS',
+  'GLM-4.6',
+  'GLM-4.7-Flash',
+  'Kimi-K2-Instruct',
+  'LFM2.5-8B-A1B',
+  'MiniMax-M2',
+  'Mistral-Small-3.2-24B-Instruct-2506',
+  'NVIDIA-Nemotron-3-Nano-30B-A3B-BF16',
+  'Qwen3-Coder',
+  'Qwen3.5-4B',
+  'deepseek-ai-DeepSeek-V3.1',
+  'deepseek-ai-DeepSeek-V3.2',
+  'deepseek-ai-DeepSeek-V4',
+  'google-gemma-4-31B-it',
+  'llama4-like',
+  'mistralai-Ministral-3-14B-Reasoning-2512',
+  'muse-glimmer',
+  'openai-gpt-oss-120b',
+]
+
 const models = new Map<string, ChatModel>()
 /** A model with the template of that name, the same one each time: what is learned is kept with it. */
 export function modelNamed(name: string): ChatModel {
@@ -52,7 +74,7 @@ export function modelNamed(name: string): ChatModel {
   return model
 }
 
-function sourceOf(name: string): string {
+export function sourceOf(name: string): string {
   const file = folders.map((folder) => path.join(folder, `${name}.jinja`)).find((each) => existsSync(each))
   return readFileSync(file!, 'utf8')
 }
