@@ -173,10 +173,12 @@ const deployment = createRoute({
 const models = createRoute({
   getParentRoute: () => shell,
   path: '/models',
-  // `q`: a part of a base's name. `fits`: bases that this machine can train.
-  validateSearch: (search): Texts<'q'> & { fits?: boolean | undefined } => ({
+  // `q`: a part of a base's name. `task`, `size`, `fits`: bases for it, of it, and that this machine has room for.
+  validateSearch: (search): Texts<'q' | 'task' | 'size' | 'fits'> => ({
     q: typed(search.q),
-    fits: search.fits === true || undefined,
+    task: text(search.task),
+    size: text(search.size),
+    fits: text(search.fits),
   }),
   component: lazyRouteComponent(() => import('./pages/models/index.tsx')),
 })

@@ -5,6 +5,7 @@ import { copyFileSync, cpSync, mkdtempSync, readFileSync, rmSync, statSync, utim
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
+import type { Page } from 'playwright-core'
 import { eightBitsFile, writeEightBitsRecord } from '../../lib/eight-bits.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'
 import { type BrowserService, browserTest, settled, startBrowserService } from './support.ts'
@@ -24,6 +25,30 @@ after(async () => {
   rmSync(models, { recursive: true })
 })
 
+async function choose(page: Page, label: string, option: string): Promise<void> {
+  await page.getByRole('combobox', { name: label }).click()
+  await page.getByRole('option', { name: option }).click()
+}
+
+test('the page of a base says what it needs here, and what was tried of its family', browserTest, async () => {
+  const { page, complaints } = await service.visit()
+  await page.goto('/models/base/Qwen/Qwen3-30B-A3B-Instruct-2507')
+  await page.getByText(/30\.5B, 3\.4B of them for a token/).waitFor()
+  const needs = page.getByRole('table', { name: 'On this machine' })
+  await needs.getByRole('row', { name: /Train in full .* too much/ }).waitFor()
+  await page
+    .getByText(/Not tried yet|architecture qwen3_moe/)
+    .first()
+    .waitFor()
+  await page.goto(`/models/base/${tiny}`)
+  await page
+    .getByRole('table', { name: 'On this machine' })
+    .getByRole('row', { name: /Train by lora .* fits/ })
+    .waitFor()
+  assert.deepEqual(complaints, [])
+  await page.context().close()
+})
+
 test('base models are searched, filtered and sorted, and each has a page with what to do', browserTest, async () => {
   const { page, complaints } = await service.visit()
   await page.goto('/models')
@@ -33,8 +58,12 @@ test('base models are searched, filtered and sorted, and each has a page with wh
     .getByRole('row', { name: /Llama-3\.2-1B/ })
     .getByText('gated')
     .waitFor()
-  await page.getByRole('checkbox', { name: 'Trainable here' }).check()
+  await page.getByText(/It takes .* to train by lora/).waitFor()
+  await choose(page, 'Fits this machine', 'Trains here by lora')
   await bases.getByRole('row', { name: /MiniLM/ }).waitFor({ state: 'detached' })
+  await choose(page, 'Task', 'Code')
+  await bases.getByRole('row', { name: /SmolLM2/ }).waitFor({ state: 'detached' })
+  await choose(page, 'Task', 'Any task')
   await bases.getByRole('button', { name: 'Parameters' }).click()
   await page.waitForFunction(() => document.querySelector('th[aria-sort]'))
   await page.getByRole('searchbox', { name: 'Search base models' }).fill('no such base')

@@ -1,7 +1,7 @@
 // The weights of a base model: whether they are here, how they are served, and how to get them.
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
 import { Download } from 'lucide-react'
-import type { Model } from '../../sdk/index.ts'
+import type { Model, Need } from '../../sdk/index.ts'
 import { tunery } from '../lib/api.ts'
 import { formatBytes, formatPercent } from '../lib/format.ts'
 import { refresh_ms } from '../lib/query.ts'
@@ -21,11 +21,23 @@ export const useBases = () =>
     refetchInterval: ({ state }) => (state.data?.models.some(isMoving) ? refresh_ms : false),
   })
 
+/** This machine, and the base that is recommended for it. */
+export const useHubMachine = () =>
+  useQuery({ queryKey: ['hub', 'machine'], queryFn: ({ signal }) => tunery.hub.machine({ signal }) })
+
+/** Memory that a use needs; marked where this machine has less. */
+export function NeedText({ need }: { need: Need | null }) {
+  if (!need) return '–'
+  const text = formatBytes(need.mb * 1e6)
+  return need.fits ? text : <span className="text-muted" title="More than this machine has">{`${text}, too much`}</span>
+}
+
 /** What to know before it is chosen: what it is for, whether it trains here, and what it asks for. */
-export function BaseBadges({ model: { category, recommended, gated, methods, pictures } }: { model: Model }) {
+export function BaseBadges({ model: { category, recommended, gated, methods, pictures, tasks } }: { model: Model }) {
   return (
     <>
       {category !== 'language' && <Badge>{category}</Badge>}
+      {tasks.includes('thoughts') && <Badge>thinks</Badge>}
       {recommended && <Badge tone="accent">recommended</Badge>}
       {gated && <Badge tone="warn">gated</Badge>}
       {methods.length === 0 && category !== 'embedding' && (

@@ -1,17 +1,18 @@
-import { useQuery } from '@tanstack/react-query'
-import { useParams } from '@tanstack/react-router'
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
+import { useNavigate, useParams } from '@tanstack/react-router'
 import { Boxes, Rocket } from 'lucide-react'
-import { type ReactNode, useState } from 'react'
-import type { Model } from '../../../sdk/index.ts'
+import { type ReactNode, useEffect, useState } from 'react'
+import type { Model, Need } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { formatBytes, formatCount, formatMoney, formatParameters } from '../../lib/format.ts'
 import { useMay } from '../../lib/session.ts'
-import { BaseBadges, BaseWeights, servedForm, useBases } from '../../parts/base-weights.tsx'
+import { BaseBadges, BaseWeights, servedForm, useBases, useHubMachine } from '../../parts/base-weights.tsx'
 import { DeployDialog } from '../../parts/deploy.tsx'
 import { Button, ExternalLink, LinkButton } from '../../ui/button.tsx'
 import { Badge, EmptyState, Loaded, Notice } from '../../ui/feedback.tsx'
 import { Card, Facts, Page } from '../../ui/layout.tsx'
 import { Table } from '../../ui/table.tsx'
+import { toastError } from '../../ui/toast.tsx'
 import { Message, RelativeTime } from '../../ui/values.tsx'
 
 /** `/models/base/OWNER/NAME`: an open model to call, to train and to deploy. */
@@ -34,8 +35,12 @@ export default function BaseModelPage() {
               <Notices model={model} />
               <div className="grid items-start gap-4 lg:grid-cols-2">
                 <About model={model} />
-                <Weights model={model} />
+                <div className="grid gap-4">
+                  <Weights model={model} />
+                  <OnThisMachine model={model} />
+                </div>
               </div>
+              <Tested model={model} />
               {model.category !== 'embedding' && <TrainedFrom id={id} />}
             </div>
           ) : (
@@ -55,14 +60,22 @@ export default function BaseModelPage() {
   )
 }
 
-function Actions({ model: { id, name, category, methods, weights } }: { model: Model }) {
+function Actions({ model }: { model: Model }) {
+  const { id, name, category, methods, gated, weights } = model
   const mayTrain = useMay('tuning:write')
   const mayChat = useMay('inference')
   const mayDeploy = useMay('deployments:write')
   const [deploying, setDeploying] = useState(false)
   const answers = weights.available && category !== 'embedding'
+  const navigate = useNavigate()
+  const [trying, setTrying] = useState(false)
+  useEffect(() => {
+    if (trying && weights.available) void navigate({ to: '/playground', search: { models: id } })
+  }, [trying, weights.available, id, navigate])
+  const triable = category !== 'embedding' && !weights.available && !gated && model.needs.serve?.fits !== false
   return (
     <>
+      {triable && mayTrain && mayChat && <TryButton model={model} trying={trying} onTry={setTrying} />}
       {answers && mayDeploy && (
         <Button icon={<Rocket aria-hidden />} onClick={() => setDeploying(true)}>
           Deploy
@@ -80,6 +93,39 @@ function Actions({ model: { id, name, category, methods, weights } }: { model: M
       )}
       {deploying && <DeployDialog model={id} suggestion={name} onClose={() => setDeploying(false)} />}
     </>
+  )
+}
+
+/** Downloads the base; its page then opens the playground with it. */
+function TryButton({
+  model: { id, download },
+  trying,
+  onTry,
+}: {
+  model: Model
+  trying: boolean
+  onTry: (trying: boolean) => void
+}) {
+  const client = useQueryClient()
+  const start = useMutation({
+    mutationFn: () => tunery.hub.startDownload(id),
+    onSuccess: () => client.invalidateQueries({ queryKey: ['hub'] }),
+    onError: (error) => {
+      onTry(false)
+      toastError('Could not start the download')(error)
+    },
+  })
+  const ended = download?.status === 'failed' || download?.status === 'cancelled'
+  return (
+    <Button
+      busy={start.isPending || (trying && !ended)}
+      onClick={() => {
+        onTry(true)
+        start.mutate()
+      }}
+    >
+      Try it
+    </Button>
   )
 }
 
@@ -108,7 +154,8 @@ function Notices({ model: { download, gated, huggingface_id, pictures, weights }
 }
 
 function About({ model }: { model: Model }) {
-  const { params_billions, context_length, license, huggingface_id, methods, pricing } = model
+  const { params_billions, active_params_billions, context_length, license, license_url, huggingface_id } = model
+  const { methods, pricing } = model
   const { currency, training_per_million_tokens, input_per_million_tokens, output_per_million_tokens } = pricing
   const isFree = [training_per_million_tokens, input_per_million_tokens, output_per_million_tokens].every(
     (each) => each === 0,
@@ -118,9 +165,24 @@ function About({ model }: { model: Model }) {
     <Card title="Model">
       <Facts
         facts={[
-          ['Parameters', formatParameters(params_billions)],
+          [
+            'Parameters',
+            active_params_billions < params_billions
+              ? `${formatParameters(params_billions)}, ${formatParameters(active_params_billions)} of them for a token`
+              : formatParameters(params_billions),
+          ],
           ['Context', `${formatCount(context_length)} tokens`],
-          license !== 'unknown' && ['License', license],
+          ['For', model.tasks.map((task) => taskNames[task]).join(', ')],
+          license !== 'unknown' && [
+            'License',
+            license_url ? (
+              <ExternalLink key="license" href={license_url}>
+                {license}
+              </ExternalLink>
+            ) : (
+              license
+            ),
+          ],
           [
             'Methods',
             methods.length > 0 ? (
@@ -165,6 +227,96 @@ function Weights({ model }: { model: Model }) {
           </p>
         )}
       </div>
+    </Card>
+  )
+}
+
+const taskNames = {
+  chat: 'chat',
+  code: 'code',
+  pictures: 'images',
+  thoughts: 'thinking',
+  embeddings: 'embeddings',
+} as const
+
+/** What each use needs, and whether this machine has it. */
+function OnThisMachine({ model: { needs } }: { model: Model }) {
+  const machine = useHubMachine().data
+  const rows = [
+    { use: 'Train by lora', need: needs.lora },
+    { use: 'Train by qlora', need: needs.qlora },
+    { use: 'Train in full', need: needs.full },
+    { use: 'Answer', need: needs.serve },
+    { use: 'Download and convert', need: needs.disk },
+  ].filter((row): row is { use: string; need: Need } => row.need !== null)
+  const memory = machine && formatBytes(machine.memory_mb * 1e6)
+  return (
+    <Card
+      title="On this machine"
+      description={
+        machine &&
+        `It has ${memory} of ${machine.device === 'gpu' ? 'GPU memory' : 'memory'}, and ` +
+          `${formatBytes(machine.free_disk_mb * 1e6)} of free disk.`
+      }
+      flush
+    >
+      <Table
+        label="On this machine"
+        rows={rows}
+        rowId={({ use }) => use}
+        empty={
+          <EmptyState compact title="Not known yet">
+            Its sizes are read when its weights are here.
+          </EmptyState>
+        }
+        columns={[
+          { id: 'use', header: 'To', grow: true, cell: ({ use }) => use },
+          { id: 'need', header: 'It needs', align: 'right', cell: ({ need }) => formatBytes(need.mb * 1e6) },
+          {
+            id: 'fits',
+            header: 'Fits',
+            align: 'right',
+            cell: ({ need }) => <Badge tone={need.fits ? 'good' : 'warn'}>{need.fits ? 'fits' : 'too much'}</Badge>,
+          },
+        ]}
+      />
+      <p className="px-4 py-3 text-sm text-muted">
+        Trainings of rank 16, in batches of 4 rows of 512 tokens. An estimate of your own job is on the page of a new
+        job.
+      </p>
+    </Card>
+  )
+}
+
+/** What was tried of its family of models. */
+function Tested({ model: { family, tested } }: { model: Model }) {
+  return (
+    <Card
+      title="Its family of models"
+      description={tested && `Tried with a small model of the architecture ${family}.`}
+      flush
+    >
+      {tested ? (
+        <Table
+          label="Its family of models"
+          rows={Object.entries(tested).map(([what, result]) => ({ what, result }))}
+          rowId={({ what }) => what}
+          columns={[
+            { id: 'what', header: 'Tried', cell: ({ what }) => what.replaceAll('_', ' ') },
+            {
+              id: 'result',
+              header: 'Result',
+              grow: true,
+              cell: ({ result }) =>
+                result.startsWith('yes') ? <Badge tone="good">{result}</Badge> : <Message text={result} />,
+            },
+          ]}
+        />
+      ) : (
+        <EmptyState compact title="Not tried yet">
+          The service checks what it serves after each training, and says so if it differs.
+        </EmptyState>
+      )}
     </Card>
   )
 }

@@ -8,8 +8,9 @@ import { fieldError } from '../../lib/errors.ts'
 import { formatBytes, formatCount, formatParameters } from '../../lib/format.ts'
 import { usePages } from '../../lib/pages.ts'
 import { useMay } from '../../lib/session.ts'
-import { BaseBadges, BaseWeights, servedForm, useBases } from '../../parts/base-weights.tsx'
-import { Button, LinkButton } from '../../ui/button.tsx'
+import { BaseBadges, BaseWeights, NeedText, servedForm, useBases, useHubMachine } from '../../parts/base-weights.tsx'
+import { Button, LinkButton, TextLink } from '../../ui/button.tsx'
+import { Select } from '../../ui/choices.tsx'
 import { FileDrop } from '../../ui/disclosure.tsx'
 import { Badge, EmptyState, FormError, Loaded, Status } from '../../ui/feedback.tsx'
 import { Form, FormButtons, NameField } from '../../ui/field.tsx'
@@ -18,7 +19,6 @@ import { Dialog } from '../../ui/popups.tsx'
 import { SearchInput } from '../../ui/search-input.tsx'
 import { type Column, Table } from '../../ui/table.tsx'
 import { toast } from '../../ui/toast.tsx'
-import { Checkbox } from '../../ui/toggles.tsx'
 import { Message, RelativeTime } from '../../ui/values.tsx'
 
 export default function ModelsPage() {
@@ -100,31 +100,85 @@ function Tuned() {
 
 const hasDownloaded = ({ weights }: Model) => Number(weights.available)
 
+const tasks = [
+  { value: 'any', label: 'Any task' },
+  { value: 'chat', label: 'Chat' },
+  { value: 'code', label: 'Code' },
+  { value: 'pictures', label: 'Images' },
+  { value: 'thoughts', label: 'Thinking' },
+  { value: 'embeddings', label: 'Embeddings' },
+] as const
+const sizes = [
+  { value: 'any', label: 'Any size' },
+  { value: '1b', label: 'Up to 1B' },
+  { value: '4b', label: 'About 4B' },
+  { value: '9b', label: 'About 9B' },
+  { value: '30b', label: 'About 30B' },
+  { value: 'larger', label: 'Larger' },
+] as const
+const uses = [
+  { value: 'any', label: 'Any machine' },
+  { value: 'lora', label: 'Trains here by lora' },
+  { value: 'qlora', label: 'Trains here by qlora' },
+  { value: 'full', label: 'Trains here in full' },
+  { value: 'serve', label: 'Answers here' },
+] as const
+const knownOf = <T extends string>(choices: readonly { value: T }[], value: string | undefined): T =>
+  choices.find((choice) => choice.value === value)?.value ?? ('any' as T)
+
 function Bases() {
   const query = useBases()
-  const { q, fits } = useSearch({ from: '/shell/models' })
+  const machine = useHubMachine().data
+  const search = useSearch({ from: '/shell/models' })
   const navigate = useNavigate()
-  const change = (next: { q?: string | undefined; fits?: boolean | undefined }) =>
+  const change = (next: { [name in 'q' | 'task' | 'size' | 'fits']?: string | undefined }) =>
     void navigate({ to: '/models', search: (before) => ({ ...before, ...next }), replace: true, resetScroll: false })
+  const choose = (name: 'task' | 'size' | 'fits') => (value: string) =>
+    change({ [name]: value === 'any' ? undefined : value })
+  const { q } = search
+  const [task, size, use] = [knownOf(tasks, search.task), knownOf(sizes, search.size), knownOf(uses, search.fits)]
   const sought = (q ?? '').toLowerCase()
-  const isShown = ({ id, name, description, methods }: Model) =>
-    `${id} ${name} ${description}`.toLowerCase().includes(sought) && (!fits || methods.length > 0)
+  const isShown = (model: Model) =>
+    `${model.id} ${model.name} ${model.description} ${model.family ?? ''}`.toLowerCase().includes(sought) &&
+    (task === 'any' || model.tasks.includes(task)) &&
+    (size === 'any' || model.size === size) &&
+    (use === 'any' || model.needs[use]?.fits === true)
+  const best = machine?.recommended
   return (
     <Card
       title="Base models"
-      description="Open models to call and to train."
-      actions={
-        <>
-          <Checkbox
-            label="Trainable here"
-            checked={fits ?? false}
-            onChange={(on) => change({ fits: on || undefined })}
-          />
-          <SearchInput className="w-56" label="Search base models" value={q} onChange={(q) => change({ q })} />
-        </>
+      description={
+        best ? (
+          <>
+            For this machine:{' '}
+            <TextLink to="/models/base/$" params={{ _splat: best.model_id }}>
+              {best.model_id}
+            </TextLink>
+            . {best.why}
+          </>
+        ) : (
+          'Open models to call and to train.'
+        )
       }
       flush
     >
+      <div className="flex flex-wrap gap-2 border-b border-edge px-4 py-3">
+        <SearchInput
+          className="w-56 max-sm:w-full"
+          label="Search base models"
+          value={q}
+          onChange={(q) => change({ q })}
+        />
+        <div className="w-36 max-sm:w-full">
+          <Select aria-label="Task" value={task} choices={tasks} onChange={choose('task')} />
+        </div>
+        <div className="w-36 max-sm:w-full">
+          <Select aria-label="Size" value={size} choices={sizes} onChange={choose('size')} />
+        </div>
+        <div className="w-48 max-sm:w-full">
+          <Select aria-label="Fits this machine" value={use} choices={uses} onChange={choose('fits')} />
+        </div>
+      </div>
       <Loaded query={query}>
         {({ models }) => (
           <Table
@@ -133,7 +187,11 @@ function Bases() {
               <EmptyState
                 compact
                 title="No base models match"
-                action={<Button onClick={() => change({ q: undefined, fits: undefined })}>Clear filters</Button>}
+                action={
+                  <Button onClick={() => change({ q: undefined, task: undefined, size: undefined, fits: undefined })}>
+                    Clear filters
+                  </Button>
+                }
               />
             }
             rows={models.filter(isShown).toSorted((a, b) => hasDownloaded(b) - hasDownloaded(a))}
@@ -159,11 +217,11 @@ const baseColumns: readonly Column<Model>[] = [
           <span className="min-w-0 wrap-anywhere">{model.id}</span>
           <BaseBadges model={model} />
         </span>
-        {[servedForm(model), ...(model.pictures?.notes ?? [])].filter(Boolean).map((note) => (
-          <span key={note} className="mt-0.5 block max-w-xl text-xs font-normal whitespace-normal text-muted">
-            <Message text={note} />
+        {servedForm(model) && (
+          <span className="mt-0.5 block max-w-xl text-xs font-normal whitespace-normal text-muted">
+            <Message text={servedForm(model)} />
           </span>
-        ))}
+        )}
       </>
     ),
   },
@@ -183,16 +241,21 @@ const baseColumns: readonly Column<Model>[] = [
     value: ({ context_length }) => context_length,
     cell: ({ context_length }) => formatCount(context_length),
   },
-  { id: 'license', header: 'License', from: 'lg', value: ({ license }) => license, cell: ({ license }) => license },
   {
-    id: 'methods',
-    header: 'Methods',
+    id: 'lora',
+    header: 'To train',
+    align: 'right',
     from: 'md',
-    cell: ({ methods }) => (
-      <span className="flex gap-1">
-        {methods.length > 0 ? methods.map((each) => <Badge key={each}>{each}</Badge>) : '–'}
-      </span>
-    ),
+    value: ({ needs }) => needs.lora?.mb,
+    cell: ({ needs }) => <NeedText need={needs.lora} />,
+  },
+  {
+    id: 'serve',
+    header: 'To answer',
+    align: 'right',
+    from: 'lg',
+    value: ({ needs }) => needs.serve?.mb,
+    cell: ({ needs }) => <NeedText need={needs.serve} />,
   },
   {
     id: 'weights',
