@@ -76,7 +76,9 @@ describe('a vision model of the service', { skip: noVision }, () => {
     assert.ok(seeing.length > 5, 'the catalogue names more')
     const { notes } = sightOf('pixtral')!
     assert.match(notes.join(' '), /not tested with this family.* cannot be trained here/)
-    for (const listed of seeing)
+    const trained = seeing.filter(({ methods }: { methods: string[] }) => methods.length > 0)
+    assert.ok(trained.length > 5)
+    for (const listed of trained)
       assert.deepEqual([listed.id, listed.pictures], [listed.id, { served: true, notes: [] }])
     assert.equal((await ok('GET', `/hub/models/${tiny}`)).pictures, null)
   })
