@@ -128,11 +128,11 @@ function render(
  * thinking is off.
  */
 function thinkingAfter(template: ChatTemplate, prompt: PromptText): Thinking {
-  const { thoughts } = template.thoughts
+  const { thoughts, closed_as_turns } = template.thoughts
   if (!thoughts) return 'never'
   const end = stripMarkers(prompt).trimEnd()
   if (end.endsWith(thoughts.open)) return 'started'
-  return end.endsWith(thoughts.close) ? 'never' : 'optional'
+  return end.endsWith(thoughts.close) && !closed_as_turns ? 'never' : 'optional'
 }
 
 function readResponseFormat(format: ChatRequest['response_format']): JsonFormat | null {

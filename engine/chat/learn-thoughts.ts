@@ -25,6 +25,8 @@ export interface LearnedThoughts {
   thoughts: Thoughts | null
   /** Whether the template refuses calls that have both thoughts and content before them. */
   excludes_content: boolean
+  /** Whether every prompt ends as thoughts do: with the end of a message and the start of an answer (harmony). */
+  closed_as_turns: boolean
 }
 
 const [said, thought, answered] = ['Zq asks.', 'Zq thinks.', 'Zq answers.']
@@ -36,7 +38,7 @@ const settings = [
   { enable_thinking: true, thinking: true, thinking_mode: 'thinking' },
   { enable_thinking: false, thinking: false, thinking_mode: 'chat' },
 ]
-const noThoughts: LearnedThoughts = { field: null, thoughts: null, excludes_content: false }
+const noThoughts: LearnedThoughts = { field: null, thoughts: null, excludes_content: false, closed_as_turns: false }
 
 /** `calls`: how the template writes calls, as some show thoughts only before them. */
 export function learnThoughts(
@@ -45,13 +47,21 @@ export function learnThoughts(
   end_texts: readonly string[],
   calls: { shape: CallShape | null; arguments: 'object' | 'text' },
 ): LearnedThoughts {
-  const learned = findThoughts(source, probe, end_texts, calls)
+  const found = findThoughts(source, probe, end_texts, calls)
+  const learned = { ...found, closed_as_turns: found.thoughts !== null && closesTurns(probe, found.thoughts) }
   if (learned.field === null || learned.field === 'content' || !calls.shape) return learned
   const refuses = (content: string) =>
     probe([user, { role: 'assistant', content, [learned.field!]: thought, tool_calls: [probeCall(calls.arguments)] }], {
       tools: probeTools,
     }) === null
   return { ...learned, excludes_content: refuses(answered) && !refuses('') }
+}
+
+function closesTurns(probe: Probe, { open, close }: Thoughts): boolean {
+  return settings.every((setting) => {
+    const prompt = probe([user], { ...setting, add_generation_prompt: true })?.trimEnd()
+    return prompt?.endsWith(close) && !prompt.slice(0, -close.length).trimEnd().endsWith(open)
+  })
 }
 
 const probeCall = (form: 'object' | 'text') => ({
