@@ -109,8 +109,15 @@ const unsupported = {
 }
 
 export const ChatTemplateKwargs = JsonObject.describe(
-  'Further variables of the model’s chat template, such as enable_thinking.',
+  'Further variables of the model’s chat template, such as enable_thinking. Names that other templates have for the ' +
+    'same are translated.',
 )
+
+export const ReasoningEffort = z.enum(['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max'])
+export type ReasoningEffort = z.infer<typeof ReasoningEffort>
+const effortNote =
+  'How much to think: the nearest effort that the model’s chat template knows. none turns thoughts off where that is ' +
+  'possible. Default: the template’s own. Without effect on models that do not think.'
 
 /** A conversation, with a limit on the parts of all its messages together. */
 export const Messages = list(ChatMessage, {
@@ -148,6 +155,7 @@ const ChatFields = z.object({
   tools: list(Tool, { max: 128 }).nullish(),
   tool_choice: ToolChoice.nullish().describe('Default: auto where there are tools.'),
   parallel_tool_calls: z.boolean().nullish().describe('Whether one answer may hold several calls. Default true.'),
+  reasoning_effort: ReasoningEffort.nullish().describe(effortNote),
   chat_template_kwargs: ChatTemplateKwargs.nullish(),
   ...unsupported,
 })

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { ChatTemplateKwargs, ResponseFormat, Tool } from './chat.ts'
+import { ChatTemplateKwargs, ReasoningEffort, ResponseFormat, Tool } from './chat.ts'
 import { Deleted, Description, DisplayName, ListQuery, Metadata, page, RowsQuery, Time } from './common.ts'
 import { Graders, TemplateMessage } from './graders.ts'
 import { list } from './lists.ts'
@@ -29,6 +29,7 @@ const Sampling = z.strictObject({
   max_tokens: z.int().min(1).max(4096).default(512).describe('Length of an answer, in tokens.'),
   seed: Seed.default(42).describe('Seed of the answers.'),
   top_p: z.number().gt(0).max(1).optional(),
+  reasoning_effort: ReasoningEffort.optional().describe('How much to think, as in chat completions.'),
   chat_template_kwargs: ChatTemplateKwargs.optional(),
   response_format: ResponseFormat.optional().describe('The form of the answers, as in chat completions.'),
   tools: list(Tool, { max: 128 }).optional().describe('Tools of the requests whose row has none of its own.'),

@@ -1,6 +1,6 @@
 // OpenAI's evals: graders with a name, and their runs. A run is an evaluation of `/evaluations` in that API's shape.
 import { z } from 'zod'
-import { ResponseFormat, Tool } from './chat.ts'
+import { ReasoningEffort, ResponseFormat, Tool } from './chat.ts'
 import { DisplayName, JsonObject, Metadata } from './common.ts'
 import { ItemReference } from './evaluations.ts'
 import { CursorQuery, openaiList } from './files.ts'
@@ -78,7 +78,7 @@ const common = {
   max_completion_tokens,
   top_p: z.number().gt(0).max(1).nullish(),
   seed: Seed.nullish(),
-  reasoning_effort: z.enum(['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']).nullish(),
+  reasoning_effort: ReasoningEffort.nullish(),
 }
 const target = { model: z.string().min(1).max(256).nullish(), input_messages: InputMessages.nullish() }
 

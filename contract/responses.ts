@@ -1,5 +1,6 @@
 // OpenAI's Responses API: one answer for a list of items, which the service can keep for the next turn.
 import { z } from 'zod'
+import { ReasoningEffort } from './chat.ts'
 import { digits, Metadata } from './common.ts'
 import { CursorQuery, openaiList } from './files.ts'
 import { list } from './lists.ts'
@@ -143,9 +144,9 @@ export const ResponseRequest = z.looseObject({
   text: z.looseObject({ format: TextFormat.nullish(), verbosity: oneOf('medium') }).nullish(),
   metadata: Metadata.nullish(),
   reasoning: z
-    .looseObject({ effort: z.enum(['none', 'minimal', 'low', 'medium', 'high', 'xhigh']).nullish() })
+    .looseObject({ effort: ReasoningEffort.nullish() })
     .nullish()
-    .describe('`none` and `minimal` turn off the thoughts of a model that can answer without them.'),
+    .describe('How much to think, as `reasoning_effort` of chat completions.'),
   user: z.string().nullish(),
   safety_identifier: z.string().nullish(),
   prompt_cache_key: z.string().nullish(),
@@ -243,7 +244,7 @@ export const Response = z.object({
     .array(z.object({ type: z.string(), reason: z.string() }))
     .describe('Tools of the request that the model was not shown, and why.'),
   text: z.looseObject({ format: z.looseObject({}) }),
-  reasoning: z.object({ effort: z.null(), summary: z.null() }),
+  reasoning: z.object({ effort: ReasoningEffort.nullable(), summary: z.null() }),
   truncation: z.literal('disabled'),
   service_tier: z.literal('default'),
   background: z.literal(false),

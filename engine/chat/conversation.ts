@@ -11,6 +11,7 @@ import { type PicturePart, picturesOf } from './pictures.ts'
 import type { ReplyParser } from './reply.ts'
 import { createReplyParser, type ReplyFormat } from './reply-parser.ts'
 import { type ChatModel, type ChatTemplate, readKwargs, readTemplate } from './template.ts'
+import { thinkingVariables } from './thinking.ts'
 import { planTools, requireEnforceable, type ToolPlan } from './tool-choice.ts'
 import { callsAsText, mergeSystemIntoUser, withToolPrompt } from './tool-prompt.ts'
 
@@ -53,7 +54,7 @@ export function prepareConversation(model: ChatModel, request: ChatRequest, can_
     template,
     templateMessages(request.messages, template.thoughts.field !== null, { ...template.sight, can_see }),
     plan,
-    readKwargs(request.chat_template_kwargs),
+    thinkingOf(template, request),
   )
   const thinking = thinkingAfter(template, prompt)
   const { thoughts } = template.thoughts
@@ -72,6 +73,14 @@ export function prepareConversation(model: ChatModel, request: ChatRequest, can_
     stop: hasParts ? [] : stop,
     createParser: () => createReplyParser(replyFormat, hasParts ? stop : []),
   }
+}
+
+function thinkingOf(template: ChatTemplate, request: ChatRequest): Record<string, unknown> {
+  const kwargs = readKwargs(request.chat_template_kwargs)
+  const { reasoning_effort } = request
+  // Without either, a prompt is that of a training row.
+  if (!reasoning_effort && Object.keys(kwargs).length === 0) return {}
+  return thinkingVariables(template.thinking(), reasoning_effort, kwargs)
 }
 
 /** The prompt of a conversation without tools, as `prepareConversation` makes it. Throws the same errors. */

@@ -8,6 +8,7 @@ import { Template } from './jinja.ts'
 import type { Probe } from './learn-calls.ts'
 import { type LearnedThoughts, learnThoughts } from './learn-thoughts.ts'
 import { readSight, type TemplateSight } from './pictures.ts'
+import { learnThinking, type ThinkingVariables } from './thinking.ts'
 import { type ToolFormat, toolFormatOf } from './tool-formats.ts'
 import { renderUserText, type Variables } from './user-text.ts'
 
@@ -23,6 +24,8 @@ export interface ChatTemplate {
    */
   control_texts: string[]
   sight: TemplateSight
+  /** What it reads about thinking; learned at the first call. */
+  thinking(): ThinkingVariables
   /** Throws what the template raises, and what `renderUserText` throws. */
   render(variables: Variables): PromptText
 }
@@ -65,11 +68,13 @@ export function readTemplate(model: ChatModel): ChatTemplate {
   const answer_texts = control_texts.filter(
     (text) => !plain.includes(text) || [thoughts.thoughts?.open, thoughts.thoughts?.close].includes(text),
   )
+  let thinking: ThinkingVariables | null = null
   const chatTemplate: ChatTemplate = {
     tool_format,
     thoughts,
     control_texts,
     sight,
+    thinking: () => (thinking ??= learnThinking(source, probe)),
     render(variables) {
       const { text, controls } = renderUserText(model.vocab, render, variables, {
         answer_texts,

@@ -26,6 +26,7 @@ export type SimpleGraderInput =
 export type GradersInput = GraderInput[]
 export type EvaluationTemplate = TemplateMessage[] | { item_reference: ItemReference }
 export type ItemReference = string
+export type ReasoningEffort = 'none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh' | 'max'
 export type ResponseFormat = TextResponseFormat | JsonResponseFormat | JsonSchemaResponseFormat
 export type EventName =
   | 'training.started' | 'training.completed' | 'training.failed' | 'training.cancelled' | 'model.deployed'
@@ -192,7 +193,7 @@ export type DataSource =
         /** Default 512. */ max_completion_tokens?: number | null | undefined
         top_p?: number | null | undefined
         seed?: Seed | null | undefined
-        reasoning_effort?: ('none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh' | 'max') | null | undefined
+        reasoning_effort?: ReasoningEffort | null | undefined
         response_format?: ResponseFormat | null | undefined
         tools?: Tool[] | null | undefined
         [k: string]: unknown
@@ -214,7 +215,7 @@ export type DataSource =
         /** Default 512. */ max_completion_tokens?: number | null | undefined
         top_p?: number | null | undefined
         seed?: Seed | null | undefined
-        reasoning_effort?: ('none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh' | 'max') | null | undefined
+        reasoning_effort?: ReasoningEffort | null | undefined
         text?: { format?: TextFormat | null; [k: string]: unknown } | null | undefined
         tools?: FunctionTool[] | null | undefined
         [k: string]: unknown
@@ -1516,6 +1517,7 @@ export interface CreateEvaluationInput {
     /** Length of an answer, in tokens. */ max_tokens?: number | undefined
     /** Seed of the answers. */ seed?: Seed | undefined
     top_p?: number | undefined
+    /** How much to think, as in chat completions. */ reasoning_effort?: ReasoningEffort | undefined
     chat_template_kwargs?: ChatTemplateKwargs | undefined
     /** The form of the answers, as in chat completions. */ response_format?: ResponseFormat | undefined
     /** Tools of the requests whose row has none of its own. */ tools?: Tool[] | undefined
@@ -1619,7 +1621,7 @@ export interface MultiGraderInput {
   /** Arithmetic over the scores by name: `0.5 * a + 0.5 * min(b, c)`. */ calculate_output: string
   pass_threshold?: number | undefined
 }
-/** Further variables of the model’s chat template, such as enable_thinking. */
+/** Further variables of the model’s chat template, such as enable_thinking. Names that other templates have for the same are translated. */
 export interface ChatTemplateKwargs {
   [k: string]: unknown
 }
@@ -1673,6 +1675,7 @@ export interface Evaluation {
     /** Length of an answer, in tokens. */ max_tokens: number
     /** Seed of the answers. */ seed: Seed
     top_p?: number
+    /** How much to think, as in chat completions. */ reasoning_effort?: ReasoningEffort
     chat_template_kwargs?: ChatTemplateKwargs
     /** The form of the answers, as in chat completions. */ response_format?: ResponseFormat
     tools?: Tool[]
@@ -1909,6 +1912,8 @@ export interface ChatRequest {
   tools?: Tool[] | null | undefined
   /** Default: auto where there are tools. */ tool_choice?: ToolChoice | null | undefined
   /** Whether one answer may hold several calls. Default true. */ parallel_tool_calls?: boolean | null | undefined
+  /** How much to think: the nearest effort that the model’s chat template knows. none turns thoughts off where that is possible. Default: the template’s own. Without effect on models that do not think. */
+  reasoning_effort?: ReasoningEffort | null | undefined
   chat_template_kwargs?: ChatTemplateKwargs | null | undefined
   /** Not supported. Send them as tools. */ functions?: unknown[] | null | undefined
   /** Not supported. Send tool_choice. */ function_call?: 'none' | 'auto' | null | undefined
@@ -2167,10 +2172,8 @@ export interface ResponseRequest {
     [k: string]: unknown
   } | null | undefined
   metadata?: Metadata | null | undefined
-  /** `none` and `minimal` turn off the thoughts of a model that can answer without them. */ reasoning?: {
-    effort?: ('none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh') | null | undefined
-    [k: string]: unknown
-  } | null | undefined
+  /** How much to think, as `reasoning_effort` of chat completions. */
+  reasoning?: { effort?: ReasoningEffort | null; [k: string]: unknown } | null | undefined
   user?: string | null | undefined
   safety_identifier?: string | null | undefined
   prompt_cache_key?: string | null | undefined
@@ -2217,7 +2220,7 @@ export interface ResponseObject {
   tools: { [k: string]: unknown }[]
   /** Tools of the request that the model was not shown, and why. */ ignored_tools: { type: string; reason: string }[]
   text: { format: { [k: string]: unknown }; [k: string]: unknown }
-  reasoning: { effort: null; summary: null }
+  reasoning: { effort: ReasoningEffort | null; summary: null }
   truncation: 'disabled'
   service_tier: 'default'
   background: false

@@ -52,6 +52,7 @@ const parameters = [
   'tool_choice',
   'parallel_tool_calls',
   'response_format',
+  'reasoning_effort',
   'chat_template_kwargs',
 ] as const
 

@@ -2,7 +2,7 @@
 import { ApiError } from '../../../../contract/errors.ts'
 import { type CreateEvaluation, samplingDefaults as defaults } from '../../../../contract/evaluations.ts'
 import type { DataSource, SourceConfig } from '../../../../contract/openai-evals.ts'
-import { chatTool, responseFormat, thinksNot } from '../../inference/index.ts'
+import { chatTool, responseFormat } from '../../inference/index.ts'
 
 type ModelSource = Exclude<DataSource, { type: 'jsonl' }>
 
@@ -34,7 +34,7 @@ function samplingOf(source: ModelSource): CreateEvaluation['sampling'] {
     max_tokens: max_completion_tokens ?? defaults.max_tokens,
     seed: seed ?? defaults.seed,
     ...(top_p != null && { top_p }),
-    ...(thinksNot(effort) && { chat_template_kwargs: { enable_thinking: false } }),
+    ...(effort && { reasoning_effort: effort }),
     ...formOf(source),
   }
 }

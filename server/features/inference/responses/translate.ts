@@ -85,7 +85,7 @@ export function chatRequest(
     frequency_penalty: request.frequency_penalty,
     max_completion_tokens: request.max_output_tokens,
     parallel_tool_calls: request.parallel_tool_calls,
-    ...(thinksNot(request.reasoning?.effort) && { chat_template_kwargs: { enable_thinking: false } }),
+    reasoning_effort: request.reasoning?.effort,
     ...(tools.chat.length > 0 && { tools: tools.chat }),
     tool_choice:
       typeof tool_choice === 'object' && tool_choice !== null
@@ -99,9 +99,6 @@ export function chatRequest(
   if (!parsed.success) throw renamed(validationError(parsed.error.issues, 'request'), tools)
   return parsed.data
 }
-
-/** Whether this effort turns off the thoughts of a model that can answer without them. */
-export const thinksNot = (effort: string | null | undefined) => effort === 'none' || effort === 'minimal'
 
 const chosenName = ({ name, namespace }: { name: string; namespace?: unknown }) =>
   chatName(name, typeof namespace === 'string' ? namespace : undefined)
@@ -210,7 +207,7 @@ export function newResponse(
     tools: used,
     ignored_tools: ignored,
     text: { ...request.text, format: request.text?.format ?? { type: 'text' } },
-    reasoning: { effort: null, summary: null },
+    reasoning: { effort: request.reasoning?.effort ?? null, summary: null },
     truncation: 'disabled',
     service_tier: 'default',
     background: false,
