@@ -8,6 +8,7 @@ import {
   type Dialect,
   endOfCall,
   endOfValue,
+  type Head,
   jsonDialect,
   type NamedArguments,
   slot,
@@ -112,7 +113,25 @@ function learnShape(probe: Probe, endTexts: readonly string[], form: LearnedCall
   }
 
   const shape = learnObject(render) ?? learnNamed(render)
-  return shape && isTrue(shape, render) ? shape : null
+  if (!shape || !isTrue(shape, render)) return null
+  const other_heads = otherHeads(shape)
+  return other_heads.length > 0 ? { ...shape, other_heads } : shape
+}
+
+/**
+ * In harmony's format the recipient of a call is part of the message's role or of its channel. Templates write the
+ * first, and the model that OpenAI trained mostly the second, with a token before the type of the arguments.
+ */
+function otherHeads({ first, next, arguments: form }: CallShape): Head[] {
+  if (form.kind !== 'object' || next !== null || !first.startsWith('to=')) return []
+  const [, channel, message] = /^(<\|channel\|>\w+) ?\w*(<\|message\|>)$/.exec(form.before) ?? []
+  if (channel === undefined || message === undefined) return []
+  const types = [' <|constrain|>json', '<|constrain|>json', ' json', '']
+  return types.flatMap((type) => [
+    { first: `${channel} ${first}`, before: type + message },
+    // Behind the role of an assistant.
+    ...['', ' '].map((space) => ({ first: space + first, before: channel + type + message })),
+  ])
 }
 
 /**

@@ -93,10 +93,15 @@ class ShapedCallParser implements ReplyParser {
     this.buffer = ''
     if (this.state.in !== 'text') return parts
     // The beginning of a call is no text.
-    if (this.onlyAtStart ? text.trimStart().startsWith(this.trigger) && cut : text.includes(this.trigger)) return parts
+    if (this.onlyAtStart ? cut && this.startsCall(text.trimStart()) : text.includes(this.trigger)) return parts
     const partial = cut && !this.onlyAtStart ? partialSuffixLength(text, this.trigger) : 0
     const kept = partial === 0 ? text : text.slice(0, trailingBlankStart(text, text.length - partial, isSpace))
     return [...parts, ...content(kept)]
+  }
+
+  private startsCall(text: string): boolean {
+    const heads = (this.shape.other_heads ?? []).map(({ first }) => withName(first, ''))
+    return [this.trigger, ...heads].some((head) => text.startsWith(head))
   }
 
   calledTools(): boolean {
@@ -183,14 +188,14 @@ class ShapedCallParser implements ReplyParser {
     return (before + next).slice(endOfCall(this.shape, this.argumentCount > 0).length)
   }
 
-  /** A call whose head is `pattern` from there. */
+  /** A call whose head is `pattern` from there, or one of the shape's other heads. */
   private startCall(pattern: string, from: number): ReplyPart[] | 'partial' | null {
-    const { arguments: form } = this.shape
+    const { arguments: form, other_heads = [] } = this.shape
+    const tails = form.kind === 'object' ? [form.before] : [form.first_key, form.none + endOfNone(this.shape)]
+    const heads = [...tails.map((tail) => pattern + tail), ...other_heads.map(({ first, before }) => first + before)]
     let isPartial = false
     for (const name of this.names) {
-      const head = withName(pattern, name)
-      const tails = form.kind === 'object' ? [form.before] : [form.first_key, form.none + endOfNone(this.shape)]
-      const matched = tails.map((tail) => match(this.buffer, from, head + withName(tail, name), this.isWhole))
+      const matched = heads.map((head) => match(this.buffer, from, withName(head, name), this.isWhole))
       // A longer text may still follow what another one matches already.
       if (matched.includes('partial')) {
         isPartial = true

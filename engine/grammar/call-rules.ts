@@ -52,12 +52,11 @@ class CallCompiler {
 
   compile(): Rules {
     const { shape, tools, calls_max, is_triggered } = this.calls
-    const { arguments: form, next, last } = shape
-    for (const [index, { name, schema }] of tools.entries())
-      this.rules.set(
-        `call${index}`,
-        seq(slotted(form.kind === 'object' ? form.before : ''), this.argumentsOf(schema, name)),
-      )
+    const { arguments: form, next, last, other_heads = [] } = shape
+    for (const [index, { name, schema }] of tools.entries()) {
+      this.rules.set(`arguments${index}`, this.argumentsOf(schema, name))
+      this.rules.set(`call${index}`, seq(slotted(form.kind === 'object' ? form.before : ''), rule(`arguments${index}`)))
+    }
     const first = is_triggered ? shape.first.slice(triggerOf(shape).length) : shape.first
     const before = form.kind === 'object' ? '' : form.close
     const consumed = endOfCall(shape).length
@@ -66,7 +65,13 @@ class CallCompiler {
         ? empty
         : repeat(this.head((before + next).slice(consumed)), 0, calls_max === null ? null : calls_max - 1)
     const blanks = repeat(chars([0x0a, 0x0a], [0x20, 0x20]), 0, blanksMax)
-    this.rules.set('root', seq(this.head(first), more, slotted((before + last).slice(consumed)), blanks))
+    const starts = any(
+      this.head(first),
+      ...other_heads.flatMap(({ first, before }) =>
+        tools.map(({ name }, index) => seq(slotted(withName(first + before, name)), rule(`arguments${index}`))),
+      ),
+    )
+    this.rules.set('root', seq(starts, more, slotted((before + last).slice(consumed)), blanks))
     return prune(this.rules)!
   }
 

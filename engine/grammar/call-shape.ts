@@ -48,6 +48,12 @@ export interface NamedArguments {
   nested: { object: Dialect; array: Dialect }
 }
 
+/** The text from the start of a call to the end of its name, and from there to the arguments. */
+export interface Head {
+  first: string
+  before: string
+}
+
 export interface CallShape {
   /** From the start of the calls to the end of the first name: ends with the slot of the name. */
   first: string
@@ -56,6 +62,8 @@ export interface CallShape {
   /** From the last call's end to the end of the answer, without blanks at its end. */
   last: string
   arguments: ObjectArguments | NamedArguments
+  /** Other ways to begin an answer's only call, which models were trained on beside the template's. */
+  other_heads?: readonly Head[]
 }
 
 /** A text of a shape with the tool's name in its place. */

@@ -117,6 +117,47 @@ test('enforced grammars accept rendered calls, and refuse what is none', { skip:
   }
 })
 
+test('gpt-oss calls as OpenAI’s model writes it, beside its template’s form', { skip: missing }, async () => {
+  const check = await createCheckers()
+  const model = modelNamed('openai-gpt-oss-120b')
+  const checkerOf = (choice: string) =>
+    check(resolveTag((prepareConversation(model, request(choice)).grammar as { tag: object }).tag))
+  const [free, enforced] = [await checkerOf('auto'), await checkerOf('required')]
+  const thoughts = '<|channel|>analysis<|message|>I count.<|end|><|start|>assistant'
+  const heads = [
+    '<|channel|>commentary to=functions.count_things <|constrain|>json<|message|>',
+    '<|channel|>commentary to=functions.count_things<|constrain|>json<|message|>',
+    '<|channel|>commentary to=functions.count_things json<|message|>',
+    '<|channel|>commentary to=functions.count_things<|message|>',
+    ' to=functions.count_things<|channel|>commentary <|constrain|>json<|message|>',
+    ' to=functions.count_things<|channel|>commentary json<|message|>',
+    'to=functions.count_things<|channel|>commentary json<|message|>',
+  ]
+  for (const head of heads)
+    for (const before of ['', thoughts]) {
+      const text = `${before}${head}{"number": -42, "ratio": 2.5}`
+      assert.ok(await free.accepts(text), `where calls are optional, refused: ${text}`)
+      assert.ok(await enforced.accepts(text), `refused: ${text}`)
+      assert.ok(!(await enforced.accepts(text.replace('-42', '"no"'))), `a text for a number: ${text}`)
+      assert.ok(!(await enforced.accepts(text.replace('count_things', 'unknown'))), `an unknown tool: ${text}`)
+      for (const length of [text.length, 1, 2, 3, 7, 11]) {
+        const parser = prepareConversation(model, request('auto')).createParser()
+        const parts: ReplyPart[] = []
+        for (let at = 0; at < text.length; at += length) parts.push(...parser.push(text.slice(at, at + length)))
+        parts.push(...parser.finish(false))
+        assert.deepEqual(
+          read(parts),
+          [['count_things', { number: -42, ratio: 2.5 }]],
+          `in pieces of ${length}: ${text}`,
+        )
+        const others = parts.map((part) => (part.kind === 'tool_call' ? '' : `${part.kind}: ${part.text}`)).join('')
+        assert.equal(others.replaceAll('reasoning: ', ''), before && 'I count.', text)
+      }
+    }
+  const cut = prepareConversation(model, request('auto')).createParser()
+  assert.deepEqual([...cut.push('<|channel|>commentary to=functions.count'), ...cut.finish(true)], [])
+})
+
 test('arguments that a schema leaves open are typed as they look, and a string stays one', { skip: missing }, () => {
   const model = modelNamed('Qwen3-Coder')
   const parameters = {
