@@ -77,6 +77,7 @@ export const Model = z.object({
   pictures: z
     .object({
       served: z.boolean().describe('Whether the engine of this installation can show pictures to it.'),
+      trained: z.boolean().describe('Whether it can be trained on rows with pictures; if not, on rows of text alone.'),
       notes: z.array(z.string()).describe('What does not work here, or is not tested.'),
     })
     .nullable()

@@ -701,6 +701,7 @@ export interface Model {
   /** `thoughts`: it can think before it answers. */ tasks: ('chat' | 'code' | 'pictures' | 'thoughts' | 'embeddings')[]
   /** For models that read pictures; null for all others. */ pictures: {
     /** Whether the engine of this installation can show pictures to it. */ served: boolean
+    /** Whether it can be trained on rows with pictures; if not, on rows of text alone. */ trained: boolean
     /** What does not work here, or is not tested. */ notes: string[]
   } | null
   params_billions: number

@@ -68,18 +68,23 @@ describe('a vision model of the service', { skip: noVision }, () => {
     const model = await ok('GET', `/hub/models/${tinyEye}`)
     assert.deepEqual(
       [model.category, model.pictures, model.context_length],
-      ['multimodal', { served: true, notes: [] }, 2048],
+      ['multimodal', { served: true, trained: true, notes: [] }, 2048],
     )
     assert.ok(model.methods.includes('lora'))
     const { models } = await ok('GET', '/hub/')
     const seeing = models.filter(({ category }: { category: string }) => category === 'multimodal')
     assert.ok(seeing.length > 5, 'the catalogue names more')
     const { notes } = sightOf('pixtral')!
-    assert.match(notes.join(' '), /not tested with this family.* cannot be trained here/)
-    const trained = seeing.filter(({ methods }: { methods: string[] }) => methods.length > 0)
-    assert.ok(trained.length > 5)
-    for (const listed of trained)
-      assert.deepEqual([listed.id, listed.pictures], [listed.id, { served: true, notes: [] }])
+    assert.match(notes.join(' '), /not tested with this family.* rows without pictures only/)
+    for (const { id, pictures } of seeing) {
+      assert.equal(pictures.served, true, id)
+      assert.equal(pictures.trained, pictures.notes.length === 0, id)
+    }
+    for (const trained of [true, false])
+      assert.ok(
+        seeing.some(({ pictures }: { pictures: { trained: boolean } }) => pictures.trained === trained),
+        `a family with trained: ${trained}`,
+      )
     assert.equal((await ok('GET', `/hub/models/${tiny}`)).pictures, null)
   })
 

@@ -74,7 +74,10 @@ test('a base that reads text only is refused: by jobs, estimates, previews and v
   ]
   for (const { status, body } of answers) {
     assert.equal(status, 400, JSON.stringify(body))
-    assert.match(body.error.message, /have pictures, and test\/tiny reads text only\. Choose a base .*multimodal/)
+    assert.match(
+      body.error.message,
+      /have pictures, and test\/tiny cannot be trained on them\. Choose a base .*trained/,
+    )
   }
 })
 

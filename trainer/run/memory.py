@@ -51,15 +51,16 @@ def shape_of(config: Any) -> ModelShape:
     vision_weights = _tower_weights(config.vision_config) if sees else 0
     trainable = config.model_type in projector.PATHS
     projector_sizes = (projector.parameters(config), projector.row_width(config)) if trainable else (0, 0)
-    if sees:
-        config = config.get_text_config()
-        family = TEXT_FAMILIES.get(config.model_type, "")
+    text = config.get_text_config()
+    if sees or text is not config:
+        family = TEXT_FAMILIES.get(text.model_type, "")
+    config = text
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     qkv_size = size * (heads + 2 * (getattr(config, "num_key_value_heads", None) or heads))
     hidden_size, mlp_size, layers, vocabulary = (
         config.hidden_size,
-        config.intermediate_size,
+        _widest(config),
         config.num_hidden_layers,
         config.vocab_size,
     )
@@ -69,6 +70,12 @@ def shape_of(config: Any) -> ModelShape:
     return ModelShape(
         weights, layers, hidden_size, mlp_size, qkv_size, vocabulary, family, vision_weights, *projector_sizes
     )
+
+
+def _widest(config: Any) -> int:
+    """The width of the widest MLP: some families have one for each layer, or of experts alone."""
+    sizes: Any = getattr(config, "intermediate_size", None) or getattr(config, "moe_intermediate_size", None)
+    return sizes if isinstance(sizes, int) else max(sizes or [4 * config.hidden_size])
 
 
 def _tower_sizes(config: Any) -> tuple[int, int]:

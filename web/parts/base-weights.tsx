@@ -40,9 +40,7 @@ export function BaseBadges({ model: { category, recommended, gated, methods, pic
       {tasks.includes('thoughts') && <Badge>thinks</Badge>}
       {recommended && <Badge tone="accent">recommended</Badge>}
       {gated && <Badge tone="warn">gated</Badge>}
-      {methods.length === 0 && category !== 'embedding' && (
-        <Badge tone="warn">{category === 'multimodal' ? "can't be trained here" : 'too large to train here'}</Badge>
-      )}
+      {methods.length === 0 && category !== 'embedding' && <Badge tone="warn">too large to train here</Badge>}
       {pictures && (
         <Badge tone={pictures.served ? 'good' : 'warn'}>{pictures.served ? 'reads images' : 'text only'}</Badge>
       )}

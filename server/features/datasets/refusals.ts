@@ -27,18 +27,18 @@ export const sameAnswers = ({ id, rows }: Pick<Dataset, 'id' | 'rows'>) =>
     { details: { objective: 'kto', rows } },
   )
 
-/** Throws invalid_request for rows with pictures and a base that reads text alone. */
+/** Throws invalid_request for rows with pictures and a base that cannot be trained on them. */
 export function requirePictureReader(
-  base: Pick<Model, 'id' | 'category'>,
+  base: Pick<Model, 'id' | 'pictures'>,
   dataset: Pick<Dataset, 'id' | 'pictures'>,
 ): void {
-  if (dataset.pictures > 0 && base.category !== 'multimodal') throw readsTextOnly(base, dataset)
+  if (dataset.pictures > 0 && !base.pictures?.trained) throw readsTextOnly(base, dataset)
 }
 export const readsTextOnly = (base: Pick<Model, 'id'>, { id, pictures }: Pick<Dataset, 'id' | 'pictures'>) =>
   new ApiError(
     'invalid_request',
-    `The rows of '${id}' have pictures, and ${base.id} reads text only. Choose a base of the category 'multimodal' ` +
-      '(GET /v1/hub/ lists them), or a dataset without pictures.',
+    `The rows of '${id}' have pictures, and ${base.id} cannot be trained on them. Choose a base whose 'pictures' say ` +
+      "'trained' (GET /v1/hub/ lists them), or a dataset without pictures.",
     { details: { field: 'model_id', pictures }, param: 'model_id' },
   )
 

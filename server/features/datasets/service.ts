@@ -191,7 +191,7 @@ export class Datasets {
     if (!base) return structure
     const pictured = toResponse(dataset)
     if (model_id !== undefined) requirePictureReader(hub.get(base.id), pictured)
-    else if (pictured.pictures > 0 && hub.get(base.id).category !== 'multimodal')
+    else if (pictured.pictures > 0 && !hub.get(base.id).pictures?.trained)
       return { ...structure, tokens_unknown: readsTextOnly(base, pictured).message }
     return this.reads.orNotFound(
       dataset,

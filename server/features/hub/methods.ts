@@ -27,8 +27,8 @@ const testedFamilies = ['idefics3', 'smolvlm', 'qwen2_5_vl', 'qwen3_vl', 'gemma3
 /** Those that the trainer shows pictures to: trainer/data/sight.py. */
 const trainableFamilies = [...testedFamilies, 'qwen2_vl']
 
-/** Whether a vision-language model of this architecture can be trained here. */
-export const canTrain = (family: string | undefined) => family !== undefined && trainableFamilies.includes(family)
+/** Whether a vision-language model of this architecture can be trained on pictures; others are on text alone. */
+const trainsOnPictures = (family: string | undefined) => family !== undefined && trainableFamilies.includes(family)
 
 /** Those whose projector it can train: trainer/model/projector.py. */
 const projectorFamilies = ['idefics3', 'smolvlm', 'qwen2_vl', 'qwen2_5_vl']
@@ -53,8 +53,9 @@ export function sightOf(family: string | undefined): Model['pictures'] {
     )
   if (!family || !testedFamilies.includes(family))
     notes.push('Pictures are not tested with this family of models: compare answers before you rely on them.')
-  if (!canTrain(family)) notes.push('Models of this family that read pictures cannot be trained here.')
-  return { served, notes }
+  const trained = trainsOnPictures(family)
+  if (!trained) notes.push('Models of this family can be trained on rows without pictures only.')
+  return { served, trained, notes }
 }
 
 /** What trains on this machine: its GPUs if there are any that report their memory, else its cores. */

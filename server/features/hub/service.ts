@@ -12,7 +12,7 @@ import { shapesOf } from '../../platform/storage/safetensors.ts'
 import catalogue from './catalogue.json' with { type: 'json' }
 import { readFamilies } from './families.ts'
 import { type Machine, needsOf, type Shape, type Sized, shapeOf } from './memory.ts'
-import { canTrain, methodsFor, projectorProblem, sightOf } from './methods.ts'
+import { methodsFor, projectorProblem, sightOf } from './methods.ts'
 import { type Candidate, machineResponse } from './recommend.ts'
 
 /** The file with which the engine shows pictures to a language model. */
@@ -262,7 +262,7 @@ export class Hub {
     const { parameters, context_length } = entry
     const size_mb = sizeOf(entry)
     const kind = kinds[entry.category as Model['category']]
-    const trainable = kind === 'vision' ? canTrain(entry.family) : kind === 'text'
+    const trainable = kind !== 'embedding'
     return { kind, trainable, parameters, context_length, size_mb }
   }
 
@@ -300,12 +300,6 @@ export class Hub {
   trainable(id: string): TrainableBase {
     const base = this.local(id)
     const { kind, hf } = base
-    if (kind === 'vision' && hf !== null && !canTrain(familyOf(hf)))
-      throw new ApiError(
-        'invalid_request',
-        `'${id}' reads pictures, and its family of models cannot be trained here; the hub lists those with methods.`,
-        { param: 'model_id' },
-      )
     if (kind !== 'embedding' && hf !== null) return { ...base, hf }
     if (kind !== 'embedding') {
       this.options.trainingSetup?.requireReady()
@@ -396,7 +390,7 @@ export class Hub {
     const category = (entry?.category ?? categories[base!.kind]) as Model['category']
     const parameters = base?.parameters ?? entry!.parameters
     const family = this.familyOfModel(id, base)
-    const trainable = category === 'multimodal' ? canTrain(family) : category !== 'embedding'
+    const trainable = category !== 'embedding'
     const sized = this.sizedOf(id, base)
     const billions = (count: number) => Number((count / 1e9).toPrecision(4))
     const weights_bytes = base ? statSync(base.gguf).size : entry && sizeOf(entry) * 1e6

@@ -270,7 +270,7 @@ function About({ dataset }: { dataset: Dataset }) {
           ],
           dataset.pictures > 0 && [
             'Pictures',
-            `${formatCount(dataset.pictures)}: train a base of the category multimodal`,
+            `${formatCount(dataset.pictures)}: train a base that learns from pictures`,
           ],
           ['Format', dataset.format],
           dataset.columns !== null && [
