@@ -10,7 +10,7 @@ from trainer.data.content import Content, Message, for_template, pictures_of
 from trainer.data.control_text import REFUSAL, REFUSAL_OF_TOOLS, Rendering, View, ViewDiffers, control_text
 from trainer.data.sight import Sight
 from trainer.data.thoughts import BEGUN, place_of, put_thoughts, thoughts_and_answer
-from trainer.data.tokenizer import Tokenizer, remembered
+from trainer.data.tokenizer import Tokenizer, remembered, special_texts
 from trainer.data.tools import adapted, texts_of, uses_tools
 from trainer.runtime.errors import JobError
 
@@ -265,5 +265,4 @@ def _rendering(text: str, spans: list[tuple[int, int]], view: View, count: int, 
 def _end_of_turn(text: str, begin: int, tokenizer: Tokenizer) -> int:
     """The end of the turn, without the whitespace that templates put after the end token: a model stops before it."""
     stripped = text[begin:].rstrip()
-    ends_with_special = any(stripped.endswith(token) for token in tokenizer.all_special_tokens)
-    return begin + len(stripped) if ends_with_special else len(text)
+    return begin + len(stripped) if stripped.endswith(special_texts(tokenizer)) else len(text)

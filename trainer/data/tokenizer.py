@@ -56,3 +56,13 @@ def remembered(tokenizer: Tokenizer, name: str, find: Callable[[], Found]) -> Fo
     if name not in attributes:
         attributes[name] = find()
     return attributes[name]
+
+
+def special_texts(tokenizer: Tokenizer) -> tuple[str, ...]:
+    """The texts of special tokens, the longest first: also those without a named purpose, as Gemma's end of turn."""
+    return remembered(tokenizer, "_special_texts", lambda: _find_special_texts(tokenizer))
+
+
+def _find_special_texts(tokenizer: Tokenizer) -> tuple[str, ...]:
+    added = (str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
+    return tuple(sorted({*tokenizer.all_special_tokens, *added} - {""}, key=len, reverse=True))

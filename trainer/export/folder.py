@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trainer.data.loss_mask import render
 from trainer.data.sight import PROCESSOR_FILES
-from trainer.data.tokenizer import Tokenizer
+from trainer.data.tokenizer import Tokenizer, special_texts
 from trainer.runtime.errors import JobError
 
 TORCH_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -148,14 +148,7 @@ def end_of_turn(tokenizer: Tokenizer) -> int | None:
         text = render([*question, {"role": "assistant", "content": "b"}], tokenizer).rstrip()
     except JobError:
         return None
-    end = next(
-        (
-            token
-            for token in sorted(tokenizer.all_special_tokens, key=len, reverse=True)
-            if token and text.endswith(token)
-        ),
-        None,
-    )
+    end = next((token for token in special_texts(tokenizer) if text.endswith(token)), None)
     return tokenizer.convert_tokens_to_ids(end) if end and not before.rstrip().endswith(end) else None
 
 

@@ -89,7 +89,7 @@ def with_chat_template(tokenizer, template: str):
     """A copy of the tokenizer with another chat template, without what the trainer cached of the first one on it."""
     changed = copy.deepcopy(tokenizer)
     changed.chat_template = template
-    for name in ("_control_text", "_turns_whole", "_thoughts_place", "_call_form", "_thoughts_alone"):
+    for name in ("_control_text", "_turns_whole", "_thoughts_place", "_call_form", "_thoughts_alone", "_special_texts"):
         changed.__dict__.pop(name, None)
     return changed
 

@@ -1,9 +1,11 @@
 """Which tokens are learned, and which datasets are refused."""
 
 import json
+import types
 from pathlib import Path
 
 import pytest
+from transformers import AddedToken
 
 from trainer.cli.count import count
 from trainer.data.dataset import prepare
@@ -48,6 +50,17 @@ def test_every_answer_and_its_end_token_are_learned_and_nothing_else(tokenizer):
     assert learned(sequence, tokenizer) == ["First answer.<|im_end|>", "Second, 2 €.<|im_end|>"]
     whole = tokenizer.apply_chat_template(TALK, tokenize=False)
     assert sequence.ids.tolist() == tokenizer(whole, add_special_tokens=False)["input_ids"]
+
+
+def test_a_turn_ends_with_a_special_token_that_has_no_name(tokenizer):
+    """As Gemma's: the line break after it is not learned, so answers end where the engine sees an end."""
+    changed = with_chat_template(tokenizer, tokenizer.chat_template.replace("<|im_end|>", "<end_of_turn>"))
+    changed.add_tokens(AddedToken("<end_of_turn>", special=True), special_tokens=True)
+    assert "<end_of_turn>" not in changed.all_special_tokens
+    assert learned(only_sequence(TALK, changed), changed) == [
+        "First answer.<end_of_turn>",
+        "Second, 2 €.<end_of_turn>",
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in TEMPLATES.glob("*.jinja")))
@@ -157,6 +170,7 @@ def test_a_template_that_changes_earlier_turns_gives_one_text_for_each_turn(toke
         """Like some reasoning models: the last turn starts with an empty thought, which earlier turns lose."""
 
         all_special_tokens = ("<|im_end|>",)
+        added_tokens_decoder = types.MappingProxyType({})
 
         def apply_chat_template(self, messages, tokenize, add_generation_prompt):
             text = ""
