@@ -27,9 +27,14 @@ ANSWER_FORMS = {
 }
 # So many of the first texts are counted in both ways.
 COMPARED_COUNTS = 64
-# Tokens that llama.cpp's converter makes control tokens although the checkpoint does not call them special
-# (`does_token_look_special`).
-LOOKS_SPECIAL = re.compile(r"<pad>|<mask>|<2mass>|\[@BOS@\]|<\|.*\|>|<\uff5c.*\uff5c>|<unused.*>", re.DOTALL)
+# Tokens that llama.cpp makes control tokens although the checkpoint does not call them special: its converter
+# (`does_token_look_special`), then its library, where it loads a vocabulary (`llama-vocab.cpp`).
+LOOKS_SPECIAL = re.compile(
+    r"<pad>|<mask>|<2mass>|\[@BOS@\]|<\|.*\|>|<\uff5c.*\uff5c>|<unused.*>"
+    r"|</s>|<eos>|<end_of_turn>|<end_of_utterance>|<turn\|>|<\|tool_response>|_?<EOT>|\[EOT\]|\[EOS\]|\[PAD\]|\[e~\["
+    r"|<fim[-_](?:prefix|suffix|middle|pad)>|<fim-repo>|\u2581?<(?:PRE|SUF|MID)>|<PAD>|<REPO>|<reponame>",
+    re.DOTALL,
+)
 REFUSAL = (
     "The model's chat template rewrites text that spells control tokens, so text and control "
     "tokens cannot be distinguished. Remove it from the row, or let the operator set TUNERY_PARSE_CONTROL_TOKENS=true."

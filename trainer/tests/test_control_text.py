@@ -262,10 +262,20 @@ def test_control_texts_match_the_converters_list(tokenizer_with):
     for part in ('"<pad>"', '"<mask>", "<2mass>", "[@BOS@]"', '"<|"', '"|>"', '"<\uff5c"', '"\uff5c>"', '"<unused"'):
         assert part in body
     assert body.count("seems_special") == 8, "the converter has other rules now: bring LOOKS_SPECIAL up to date"
-    tokenizer = tokenizer_with(TRIM)
-    tokenizer.add_tokens([AddedToken("<|looks|>", special=False, normalized=False)])
-    looks = tokenizer.convert_tokens_to_ids("<|looks|>")
-    row = talk("<|looks|>")
+    require_text("<|looks|>", tokenizer_with(TRIM))
+
+
+@pytest.mark.parametrize("text", ["</s>", "<end_of_turn>", "<turn|>", "[e~[", "<fim_prefix>", "\u2581<PRE>", "_<EOT>"])
+def test_control_texts_match_the_librarys_list(tokenizer_with, text):
+    """A vocabulary may have them as ordinary tokens, as Gemma's has </s>: the library makes them control tokens."""
+    require_text(text, tokenizer_with(TRIM))
+
+
+def require_text(text, tokenizer):
+    """An added token that is not special stays text where a row spells it."""
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False)])
+    looks = tokenizer.convert_tokens_to_ids(text)
+    row = talk(text)
     assert looks in parsed(row, tokenizer) and looks not in token_ids(row, tokenizer)
 
 
