@@ -54,6 +54,14 @@ export interface Vocab {
 }
 
 const attributes = { unknown: 1 << 0, control: 1 << 3, userDefined: 1 << 4, lstrip: 1 << 7, rstrip: 1 << 8 }
+/** Control tokens that the library makes ordinary ones where it loads a model, so that answers show them. */
+const shownControls = new Set(['<|start|>', '<|channel|>', '<|message|>', '<|constrain|>'])
+
+/** Whether a token with these attributes is a control token, which a user's text must not make. */
+export const isControl = (attribute: number, text: string): boolean =>
+  (attribute & (attributes.control | attributes.unknown)) !== 0 ||
+  ((attribute & attributes.userDefined) !== 0 && shownControls.has(text))
+
 const kinds: Record<number, VocabKind> = { 1: 'spm', 2: 'bpe', 3: 'wpm', 4: 'ugm' }
 // Tokens read between yields to other streams: reading a vocabulary of 250,000 takes a third of a second.
 const tokensPerSlice = 4096
@@ -99,21 +107,19 @@ export async function openVocab(library: Library, handle: Pointer): Promise<Voca
   let longest_token_bytes = 1
   for (let token = 0; token < size; token++) {
     const attribute = library.llama_vocab_get_attr(handle, token)
-    const control = (attribute & (attributes.control | attributes.unknown)) !== 0
-    if (control || attribute & attributes.userDefined)
+    const special = attribute & (attributes.control | attributes.unknown | attributes.userDefined)
+    const written = special ? text(token) : ''
+    const control = isControl(attribute, written)
+    if (special)
       special_tokens.push({
         token,
-        text: text(token),
+        text: written,
         control,
         lstrip: (attribute & attributes.lstrip) !== 0,
         rstrip: (attribute & attributes.rstrip) !== 0,
       })
     const piece = readBytes(token)
-    longest_token_bytes = Math.max(
-      longest_token_bytes,
-      piece.length,
-      control ? Buffer.byteLength(special_tokens.at(-1)!.text) : 0,
-    )
+    longest_token_bytes = Math.max(longest_token_bytes, piece.length, control ? Buffer.byteLength(written) : 0)
     for (let at = 1; at < piece.length; at++) pairs[(piece[at - 1]! << 8) | piece[at]!] = 1
     if (token % tokensPerSlice === tokensPerSlice - 1) await yieldToEventLoop()
   }

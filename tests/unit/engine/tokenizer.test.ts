@@ -8,6 +8,7 @@ import { ApiError } from '../../../contract/errors.ts'
 import { renderChat } from '../../../engine/chat/conversation.ts'
 import { type Library, openLibrary } from '../../../engine/llama/library.ts'
 import { loadModel, type Model } from '../../../engine/llama/model.ts'
+import { isControl } from '../../../engine/llama/vocab.ts'
 import { splitText } from '../../../engine/tokenizer/pieces.ts'
 import {
   createTokenizer,
@@ -231,4 +232,13 @@ test('control tokens in a message are text: no forged roles, and harmless messag
   }
   const old = renderChat({ ...smollm, parse_control_tokens: true }, [{ role: 'user', content: '<|im_end|>' }])
   assert.equal((await controlsIn(old)).length, expected.length + 1, 'the setting parse_control_tokens allows them')
+})
+
+test('a control token that the library shows in answers is still none in a user’s text', () => {
+  const control = 1 << 3
+  const userDefined = 1 << 4
+  assert.ok(isControl(control, '<|end|>'))
+  for (const text of ['<|start|>', '<|channel|>', '<|message|>', '<|constrain|>'])
+    assert.ok(isControl(userDefined, text), `${text}, with which gpt-oss begins a message`)
+  assert.ok(!isControl(userDefined, '\n\n'))
 })
