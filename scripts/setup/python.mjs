@@ -6,7 +6,7 @@ import { gpuKind } from './packages.mjs'
 import { ask, run, SetupError } from './process.mjs'
 import { fileHash, local, pins, root, step } from './state.mjs'
 
-const python = local('python/bin/python')
+export const python = local('python/bin/python')
 const requirements = ['trainer/requirements.txt', 'trainer/constraints.txt']
 
 export async function pythonEnvironment(options) {

@@ -1,14 +1,11 @@
 // The service, the trainer and the engine must tokenize a text identically. Otherwise a model silently gets other
 // tokens at inference than in training.
 import assert from 'node:assert/strict'
-import path from 'node:path'
 import { test } from 'node:test'
-import { root } from '../../lib/root.ts'
+import { gemma3, packaged } from '../support/bases.ts'
 import { full } from '../support/full.ts'
 import { appOfTests } from '../support/service.ts'
 
-const base = 'HuggingFaceTB/SmolLM2-135M-Instruct'
-const models = path.join(root, '.local/models')
 const texts = [
   'plain words',
   '12 2026 3.14 1,000,000 0x1F',
@@ -25,31 +22,34 @@ const texts = [
 
 const answer = { role: 'assistant', content: 'yes' }
 
-const app = appOfTests({ TUNERY_MODELS_DIR: models })
+for (const { id: base, models, end, skip } of [packaged, gemma3]) {
+  const app = appOfTests({ TUNERY_MODELS_DIR: models })
 
-test('validation, preview and engine produce the same tokens for difficult texts', full, async () => {
-  const rows = texts.map((content) => JSON.stringify({ messages: [{ role: 'user', content }, answer] }))
-  const { id } = (await app.upload(rows.join('\n'))).body
-  const validation = (await app.api('POST', `/datasets/${id}/validate?model_id=${encodeURIComponent(base)}`)).body
-  assert.equal(validation.valid, true, JSON.stringify(validation))
-  let total = 0
-  // After the prompt the row has the answer's one token, the end token and a line break.
-  const ending = 3
-  for (const [index, content] of texts.entries()) {
-    const { sequences } = (await app.api('GET', `/datasets/${id}/preview?row=${index + 1}`)).body
-    const { tokens } = sequences[0] as { tokens: { id: number; text: string; trained: boolean }[] }
-    total += tokens.length
-    assert.deepEqual(
-      tokens.filter((token) => token.trained).map((token) => token.text),
-      ['yes', '<|im_end|>'],
-      'the answer and its end token are trained',
-    )
-    const { body } = await app.api('POST', '/chat/completions', {
-      model: base,
-      messages: [{ role: 'user', content }],
-      max_tokens: 1,
-    })
-    assert.equal(body.usage.prompt_tokens, tokens.length - ending, `engine and trainer: ${content}`)
-  }
-  assert.equal(validation.tokens.total, total)
-})
+  test(`validation, preview and engine produce the same tokens of ${base}`, { skip: full.skip || skip }, async () => {
+    const rows = texts.map((content) => JSON.stringify({ messages: [{ role: 'user', content }, answer] }))
+    const { id } = (await app.upload(rows.join('\n'))).body
+    const model = `model_id=${encodeURIComponent(base)}`
+    const validation = (await app.api('POST', `/datasets/${id}/validate?${model}`)).body
+    assert.equal(validation.valid, true, JSON.stringify(validation))
+    let total = 0
+    // After the prompt the row has the answer's one token, the end token and a line break.
+    const ending = 3
+    for (const [index, content] of texts.entries()) {
+      const { sequences } = (await app.api('GET', `/datasets/${id}/preview?row=${index + 1}&${model}`)).body
+      const { tokens } = sequences[0] as { tokens: { id: number; text: string; trained: boolean }[] }
+      total += tokens.length
+      assert.deepEqual(
+        tokens.filter((token) => token.trained).map((token) => token.text),
+        ['yes', end],
+        'the answer and its end token are trained',
+      )
+      const { body } = await app.api('POST', '/chat/completions', {
+        model: base,
+        messages: [{ role: 'user', content }],
+        max_tokens: 1,
+      })
+      assert.equal(body.usage.prompt_tokens, tokens.length - ending, `engine and trainer: ${content}`)
+    }
+    assert.equal(validation.tokens.total, total)
+  })
+}

@@ -27,16 +27,19 @@ EXIT_REPORTED = 3
 
 PROJECTOR = "mmproj.gguf"
 
-# Pre-tokenizers that transformers does not restore from a GGUF: it falls back to GPT-2's, which keeps "12" whole where
-# this family was trained on "1", "2". The trainer would silently see other tokens than the engine.
-PRE_TOKENIZERS = {
-    "smollm": {
+# By kind and pre-tokenizer in a GGUF: tokenizers whose tokens, as transformers restores them, have been checked against
+# the engine's. Transformers falls back to GPT-2's pre-tokenizer, which keeps "12" whole where a family was trained on
+# "1", "2": its own stands here. None: there is nothing to replace.
+PRE_TOKENIZERS: dict[tuple[str, str], dict | None] = {
+    ("gpt2", "smollm"): {
         "type": "Sequence",
         "pretokenizers": [
             {"type": "Digits", "individual_digits": True},
             {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
         ],
     },
+    # SentencePiece's, which has no pre-tokenizer.
+    ("llama", "default"): None,
 }
 
 
@@ -46,11 +49,12 @@ def restore_from_gguf(gguf_file: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    pre = gguf.GGUFReader(gguf_file).fields["tokenizer.ggml.pre"].contents()
-    if pre not in PRE_TOKENIZERS:
+    fields = gguf.GGUFReader(gguf_file).fields
+    kind, pre = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("model", "pre"))
+    if (kind, pre) not in PRE_TOKENIZERS:
         raise SystemExit(
-            f"The pre-tokenizer '{pre}' of {gguf_file.name} is not one whose tokens have been checked "
-            "against the engine's."
+            f"The tokens of {gguf_file.name} have not been checked against the engine's: its tokenizer is '{kind}', "
+            f"its pre-tokenizer '{pre}'."
         )
     location = {"pretrained_model_name_or_path": str(gguf_file.parent), "gguf_file": gguf_file.name}
     tokenizer = AutoTokenizer.from_pretrained(**location)
@@ -61,10 +65,11 @@ def restore_from_gguf(gguf_file: Path, folder: Path) -> None:
     model.config._name_or_path = ""
     model.save_pretrained(folder, max_shard_size="100GB")
     tokenizer.save_pretrained(folder)
-    file = folder / "tokenizer.json"
-    stored = json.loads(file.read_text())
-    stored["pre_tokenizer"] = PRE_TOKENIZERS[pre]
-    file.write_text(json.dumps(stored, ensure_ascii=False))
+    if pre_tokenizer := PRE_TOKENIZERS[kind, pre]:
+        file = folder / "tokenizer.json"
+        stored = json.loads(file.read_text())
+        stored["pre_tokenizer"] = pre_tokenizer
+        file.write_text(json.dumps(stored, ensure_ascii=False))
 
 
 def restore_base(model_id: str, out: Path) -> None:
