@@ -23,6 +23,8 @@ export interface ChatTemplate {
    * them as text.
    */
   control_texts: string[]
+  /** Those that stay control tokens where an assistant's message spells them. */
+  answer_texts: string[]
   sight: TemplateSight
   /** What it reads about thinking; learned at the first call. */
   thinking(): ThinkingVariables
@@ -73,6 +75,7 @@ export function readTemplate(model: ChatModel): ChatTemplate {
     tool_format,
     thoughts,
     control_texts,
+    answer_texts,
     sight,
     thinking: () => (thinking ??= learnThinking(source, probe)),
     render(variables) {

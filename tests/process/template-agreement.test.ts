@@ -8,6 +8,7 @@ import path from 'node:path'
 import { after, test } from 'node:test'
 import { ApiError } from '../../contract/errors.ts'
 import { prepareConversation } from '../../engine/chat/conversation.ts'
+import { readTemplate } from '../../engine/chat/template.ts'
 import { stripMarkers } from '../../engine/tokenizer/tokenizer.ts'
 import { root } from '../../lib/root.ts'
 import { ask } from '../unit/engine/chat-models.ts'
@@ -64,10 +65,23 @@ const unlike = [
   'meetkai-functionary-medium-v3.1',
 ]
 
+/** Tokens that end a turn in some vocabulary. */
+const ends = new Set(
+  (
+    '</s> <|im_end|> <|eot|> <|eom|> <|call|> <|calls|> <|return|> <|tool_response> <|END_OF_TURN_TOKEN|> <|end|> ' +
+    '<end_of_turn> <|endoftext|> <|eom_id|> <|eot_id|> <turn|> <|end_of_text|> [e~['
+  ).split(' '),
+)
+const controlsIn = (source: string): string[] => [
+  ...new Set(
+    source.match(/<[|｜][^<>|｜'"{} ]+[|｜]>|<\/?[a-z_]+:?[a-z]*>|<\|[a-z_]+>|<[a-z_]+\|>|\[\/?[A-Z_]{3,}\]/g) ?? [],
+  ),
+]
+
 test('rows with tools and thoughts render in training as in serving', { skip: missing }, () => {
   const few = ['qwen3', 'mistral-nemo', 'llama-like', 'begun-thoughts', 'no-system', 'LFM2-8B-A1B', ...required]
   const names = (process.env.TEST_FULL ? templateNames : few).filter((name) => !unlike.includes(name))
-  const templates = names.map(sourceOf)
+  const templates = names.map((name) => ({ source: sourceOf(name), controls: controlsIn(sourceOf(name)) }))
   const request = path.join(folder, 'request.json')
   writeFileSync(request, JSON.stringify({ tokenizer, templates, rows: rows.map((messages) => ({ messages, tools })) }))
   const printed = execFileSync(
@@ -75,9 +89,9 @@ test('rows with tools and thoughts render in training as in serving', { skip: mi
     ['-m', 'tests.support.render_rows', request],
     { cwd: root, encoding: 'utf8', maxBuffer: 1e8, stdio: ['ignore', 'pipe', 'ignore'] },
   )
-  const trained: (string | null)[][] = JSON.parse(printed)
+  const trained: { prompts: (string | null)[]; answer_texts: string[] }[] = JSON.parse(printed)
   for (const [index, name] of names.entries()) {
-    const model = modelWith(templates[index]!)
+    const model = modelWith(templates[index]!.source)
     Object.assign(model.vocab, { bos_text: '<|im_start|>', eos_text: '<|im_end|>' })
     const served = rows.map((messages) => {
       try {
@@ -87,6 +101,24 @@ test('rows with tools and thoughts render in training as in serving', { skip: mi
         return null
       }
     })
-    for (const [row, prompt] of served.entries()) assert.equal(trained[index]![row], prompt, `${name}, row ${row}`)
+    for (const [row, prompt] of served.entries())
+      assert.equal(trained[index]!.prompts[row], prompt, `${name}, row ${row}`)
+    const { controls } = templates[index]!
+    const spelled = (texts: readonly string[]) => controls.filter((text) => texts.includes(text))
+    // A vocabulary whose control tokens are the template's markers.
+    const special_tokens = controls.map((text, at) => ({
+      token: 300 + at,
+      text,
+      control: true,
+      lstrip: false,
+      rstrip: false,
+    }))
+    const isEndOfGeneration = (token: number) => ends.has(controls[token - 300] ?? '')
+    const marked = { ...model, vocab: { ...model.vocab, special_tokens, isEndOfGeneration } }
+    assert.deepEqual(
+      spelled(trained[index]!.answer_texts),
+      spelled(readTemplate(marked).answer_texts),
+      `${name}: the control tokens that an assistant may spell`,
+    )
   }
 })

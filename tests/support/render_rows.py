@@ -1,5 +1,6 @@
 """Renders rows as training does: `python -m tests.support.render_rows REQUEST.json` prints, for each template, the
-prompt of each row, or null where it is refused. REQUEST: `tokenizer` (a folder), `templates`, `rows` (canonical rows).
+prompt of each row, or null where it is refused, and which of its control texts an assistant may spell. REQUEST:
+`tokenizer` (a folder), `templates` (with `source` and `controls`), `rows` (canonical rows).
 """
 
 import json
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
+from trainer.data.answer_texts import answer_texts
 from trainer.data.loss_mask import rendering
 from trainer.data.rows import parse_row
 from trainer.runtime.errors import JobError
@@ -20,8 +22,9 @@ def main() -> None:
     for template in request["templates"]:
         for cached in ("_control_text", "_thoughts_place", "_turns_whole", "_call_form", "_thoughts_alone"):
             vars(tokenizer).pop(cached, None)
-        tokenizer.chat_template = template
-        found.append([prompt_of(row, tokenizer) for row in request["rows"]])
+        tokenizer.chat_template = template["source"]
+        prompts = [prompt_of(row, tokenizer) for row in request["rows"]]
+        found.append({"prompts": prompts, "answer_texts": answer_texts(tokenizer, template["controls"])})
     print(json.dumps(found))
 
 

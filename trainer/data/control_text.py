@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tokenizers import AddedToken
 
+from trainer.data.answer_texts import answer_texts
 from trainer.data.content import Message, texts_in, with_texts
 from trainer.data.placeholder_tokens import NOTHING, PlaceholderTokens, Rendering, Span, any_of
 from trainer.data.token_counts import MakesControlToken, TokenCounts
@@ -19,12 +20,6 @@ from trainer.data.tokenizer import Tokenizer, remembered
 from trainer.runtime.errors import JobError
 
 MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
-# Tokens that an assistant's message may contain if the template writes them too: reasoning and tool calls.
-ANSWER_FORMS = {
-    "<think>": ["<think>", "</think>"],
-    "<tool_call>": ["<tool_call>", "</tool_call>"],
-    "[TOOL_CALLS]": ["[TOOL_CALLS]"],
-}
 # So many of the first texts are counted in both ways.
 COMPARED_COUNTS = 64
 # Tokens that llama.cpp makes control tokens although the checkpoint does not call them special: its converter
@@ -87,8 +82,7 @@ class ControlText:
         firsts = "".join(re.escape(first) for first in sorted({text[0] for text in texts}))
         self._firsts = re.compile(f"[{firsts}]")
         self._firsts_only = re.compile(f"()[{firsts}]")
-        forms = [text for form, texts in ANSWER_FORMS.items() if form in self._template for text in texts]
-        exempt = any_of(forms) or NOTHING
+        exempt = any_of(answer_texts(tokenizer, texts)) or NOTHING
         self._firsts_or_exempt = re.compile(f"({exempt})|[{firsts}]")
         self._texts_or_exempt = re.compile(f"({exempt})|(?:{self._texts.pattern})")
         self._texts_only = re.compile(f"()(?:{self._texts.pattern})")

@@ -18,7 +18,7 @@ _THOUGHT = "Zq thinks."
 _ANSWER: Message = {"role": "assistant", "content": "Zq answers."}
 _CALL: dict[str, Any] = {"id": "zqcall000", "type": "function", "function": {"name": "zz_probe_one", "arguments": {}}}
 # Settings with which a template may show thoughts, as in engine/chat/learn-thoughts.ts.
-_SETTINGS: list[dict[str, Any]] = [
+SETTINGS: list[dict[str, Any]] = [
     {},
     {"enable_thinking": True, "thinking": True, "thinking_mode": "thinking"},
     {"enable_thinking": False, "thinking": False, "thinking_mode": "chat"},
@@ -47,7 +47,7 @@ def _find_place(tokenizer: Tokenizer) -> str | None:
     ]
     for field, answer in [*answers, *calling]:
         tools: dict[str, Any] = {"tools": PROBE_TOOLS} if "tool_calls" in answer else {}
-        for settings in _SETTINGS:
+        for settings in SETTINGS:
             if _THOUGHT in probed(tokenizer, [_USER, answer], **tools, **settings):
                 return field
     prompt = probed(tokenizer, [_USER], add_generation_prompt=True)
