@@ -143,15 +143,27 @@ const filesTogether = 10
 const unitFilesTogether = 20
 /** Process tests of a few seconds that change nothing of their own process. */
 const smallProcesses = [
+  'canaries',
   'core-share',
   'downloads',
+  'engine-process',
+  'gates',
+  'helm',
+  'http-client-tls',
+  'idle',
   'inference',
+  'lost-slots',
   'machine',
+  'pictures',
+  'replicas',
   'responses',
+  'sign-in-link',
   'stored-completions',
   'timeline',
   'tokens',
+  'upload',
   'upstreams',
+  'usage',
   'webhook-guide',
   'webhook-sending',
 ]
