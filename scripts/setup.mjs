@@ -11,7 +11,7 @@
 import { existsSync, mkdirSync } from 'node:fs'
 import os from 'node:os'
 import { engineKernels, trainerKernels } from './setup/kernels.mjs'
-import { converters, engine, nodeRuntime, npmPackages } from './setup/packages.mjs'
+import { converters, engine, nodeRuntime, npmPackages, vocabularies } from './setup/packages.mjs'
 import { peers } from './setup/peers.mjs'
 import { killCommands, need, SetupError } from './setup/process.mjs'
 import { print, printEvents, report } from './setup/progress.mjs'
@@ -44,7 +44,7 @@ const parts = {
   npm: [npmPackages],
   node: [nodeRuntime],
   engine: [engine, engineKernels],
-  converters: [converters],
+  converters: [converters, ...(dev ? [vocabularies] : [])],
   python: [pythonEnvironment, pythonOnnx, ...(dev ? [pythonDev, trackerDev] : []), tracker],
   'trainer-kernels': [trainerKernels],
   models: [servedModel, defaultModel, embeddingModel],

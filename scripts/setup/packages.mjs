@@ -101,6 +101,22 @@ export async function converters(options) {
   )
 }
 
+/** Vocabularies of published models, for tests: they are in the same package. */
+export async function vocabularies(options) {
+  const pin = pins.converters
+  const names = ['gemma-4', 'llama-bpe', 'llama-spm', 'phi-3', 'qwen2', 'qwen35']
+  const parts = names.map((name) => `models/ggml-vocab-${name}.gguf`)
+  const what = `vocabularies of published models for tests (${pin.size_mb} MB)`
+  return step('vocabularies', what, [pin, parts], [local('llama/vocabularies')], options, () =>
+    unpack(pin, async (folder) => {
+      const fresh = path.join(folder, 'source')
+      await converterSources(folder, fresh, parts)
+      rmSync(local('llama/vocabularies'), { recursive: true, force: true })
+      renameSync(path.join(fresh, 'models'), local('llama/vocabularies'))
+    }),
+  )
+}
+
 /** Writes these files and folders of llama.cpp's source to `to`, from the unpacked package of the converters. */
 export async function converterSources(folder, to, parts) {
   const clone = path.join(folder, 'clone')

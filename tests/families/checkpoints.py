@@ -7,6 +7,7 @@ engine's converter and kernels take. Norms and biases are random, as the initial
 """
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,12 +19,11 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from trainer.tests.make_tiny import VOCABULARY, write_tokenizer
+from tests.families import vocabularies
 
 Tensors = dict[str, torch.Tensor]
 
 TEXT = {
-    "vocab_size": VOCABULARY,
     "hidden_size": 64,
     "intermediate_size": 128,
     "num_hidden_layers": 2,
@@ -32,9 +32,6 @@ TEXT = {
     "head_dim": 32,
     "max_position_embeddings": 2048,
     "tie_word_embeddings": False,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 2,
 }
 EXPERTS = {"moe_intermediate_size": 64, "num_experts": 4, "num_experts_per_tok": 2}
 LATENT = {
@@ -71,22 +68,37 @@ DELTA = {
     "full_attention_interval": 4,
 }
 SECTIONS = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
+# The converter names the projectors' layers after those of the tower: of three, as there are two.
 VISION = {
-    "depth": 2,
+    "depth": 3,
     "hidden_size": 32,
     "intermediate_size": 64,
     "num_heads": 2,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 3,
     "num_attention_heads": 2,
     "patch_size": 16,
     "image_size": 64,
+}
+
+PICTURES = {
+    "image_processor_type": "Qwen2VLImageProcessor",
+    "patch_size": 16,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+    "min_pixels": 1024,
+    "max_pixels": 65536,
+    "image_mean": [0.5] * 3,
+    "image_std": [0.5] * 3,
+    "size": {"shortest_edge": 1024, "longest_edge": 65536},
 }
 
 
 @dataclass(frozen=True)
 class Family:
     """A checkpoint's class of transformers and its configuration's fields. `text`: those of the language model below a
-    model that reads pictures. `added`: tensors of the real files that transformers does not load.
+    model that reads pictures. `added`: tensors of the real files that transformers does not load. `raw`: fields of the
+    real files that transformers does not write. `served`: sizes that the engine's library has for all sizes of the
+    family.
     """
 
     model: str
@@ -94,6 +106,7 @@ class Family:
     text: dict[str, Any] | None = None
     added: Callable[[Tensors], Tensors] | None = None
     raw: dict[str, Any] = field(default_factory=dict)
+    served: dict[str, Any] = field(default_factory=dict)
 
 
 def with_prediction_layer(prefix: str) -> Callable[[Tensors], Tensors]:
@@ -136,6 +149,18 @@ def with_extra_layer(tensors: Tensors) -> Tensors:
     }
 
 
+def with_shared_keys(tensors: Tensors) -> Tensors:
+    """The keys and values of layers that use those of others, which the real files have nevertheless."""
+    pattern = re.compile(r"(.*\.layers\.)(\d+)(\.self_attn\.)q_proj\.weight")
+    added = {}
+    for match in filter(None, map(pattern.fullmatch, tensors)):
+        prefix, number, middle = match.groups()
+        for name in ("k_proj.weight", "v_proj.weight", "k_norm.weight"):
+            if f"{prefix}{number}{middle}{name}" not in tensors:
+                added[f"{prefix}{number}{middle}{name}"] = tensors[f"{prefix}0{middle}{name}"].clone()
+    return added
+
+
 def windows(*kinds: str) -> dict[str, Any]:
     """Layers by a letter each: S attends to a window, F to everything."""
     names = {"S": "sliding_attention", "F": "full_attention"}
@@ -156,7 +181,7 @@ YARN = {
 
 FAMILIES = {
     "llama": Family("LlamaForCausalLM", {}),
-    "qwen2_5": Family("Qwen2ForCausalLM", {"tie_word_embeddings": True}),
+    "qwen2_5": Family("Qwen2ForCausalLM", {"tie_word_embeddings": True, "head_dim": 16}),
     "qwen3": Family("Qwen3ForCausalLM", {"tie_word_embeddings": True}),
     "qwen3_moe": Family("Qwen3MoeForCausalLM", {**EXPERTS, "decoder_sparse_step": 1, "norm_topk_prob": True}),
     "qwen3_next": Family(
@@ -208,13 +233,22 @@ FAMILIES = {
             **windows(*"SSFSSF"),
             "tie_word_embeddings": True,
             "hidden_size_per_layer_input": 32,
-            "vocab_size_per_layer_input": VOCABULARY,
             "num_kv_shared_layers": 2,
             "altup_num_inputs": 4,
             "laurel_rank": 8,
             "activation_sparsity_pattern": [0.95, 0.95, 0.0, 0.0, 0.0, 0.0],
             "intermediate_size": [128] * 6,
         },
+        # 20 layers with keys of their own, sparsity in 10.
+        served={
+            **windows(*"SSSSF" * 5),
+            "hidden_size_per_layer_input": 256,
+            "num_kv_shared_layers": 5,
+            "laurel_rank": 64,
+            "activation_sparsity_pattern": [0.95] * 10 + [0.0] * 15,
+            "intermediate_size": [128] * 25,
+        },
+        added=with_shared_keys,
     ),
     "gemma4_e2b": Family(
         "Gemma4ForCausalLM",
@@ -222,7 +256,6 @@ FAMILIES = {
             **windows(*"SSFSSF"),
             "tie_word_embeddings": True,
             "hidden_size_per_layer_input": 32,
-            "vocab_size_per_layer_input": VOCABULARY,
             "num_kv_shared_layers": 3,
             "use_double_wide_mlp": True,
             "global_head_dim": 64,
@@ -269,6 +302,7 @@ FAMILIES = {
             "attention_chunk_size": 16,
             "no_rope_layers": [1, 1, 1, 0],
         },
+        served={"attention_chunk_size": 8192},
     ),
     "muse_glimmer": Family("MuseGlimmerForConditionalGeneration", {"vision_config": VISION}, text={**windows(*"SSSF")}),
     "ministral3": Family("Ministral3ForCausalLM", {"rope_parameters": YARN}),
@@ -321,12 +355,13 @@ FAMILIES = {
             "num_nextn_predict_layers": 1,
         },
         added=with_extra_layer,
+        raw={"first_k_dense_replace": 1},
     ),
     "deepseek_v3": Family(
         "DeepseekV3ForCausalLM",
         {
             **LATENT,
-            "q_lora_rank": None,
+            "q_lora_rank": 32,
             "moe_intermediate_size": 64,
             "n_routed_experts": 4,
             "num_experts_per_tok": 2,
@@ -377,7 +412,7 @@ FAMILIES = {
     "nemotron_h": Family(
         "NemotronHForCausalLM",
         {
-            "layers_block_type": ["mamba", "moe", "attention", "mlp"],
+            "layers_block_type": ["mamba", "moe", "attention", "moe"],
             "num_hidden_layers": 4,
             "mamba_num_heads": 8,
             "mamba_head_dim": 16,
@@ -406,22 +441,88 @@ FAMILIES = {
         },
     ),
     "hunyuan": Family("HunYuanDenseV1ForCausalLM", {"tie_word_embeddings": True}),
-    "exaone4": Family("Exaone4ForCausalLM", {**windows(*"SSSF"), "sliding_window_pattern": "LLLG", "head_dim": 16}),
+    "exaone4": Family(
+        "Exaone4ForCausalLM",
+        {**windows(*"SSSF"), "sliding_window_pattern": "LLLG", "head_dim": 16},
+        # Windows in 64 layers alone.
+        served={"sliding_window": None, "sliding_window_pattern": None, "layer_types": ["full_attention"] * 4},
+    ),
     "seed_oss": Family("SeedOssForCausalLM", {}),
-    "minimax_m2": Family("MiniMaxM2ForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": 16}),
+    "minimax_m2": Family(
+        "MiniMaxM2ForCausalLM",
+        {"num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": 16},
+        raw={"scoring_func": "sigmoid"},
+    ),
     "laguna": Family("LagunaForCausalLM", {**EXPERTS, **windows(*"FS"), "shared_expert_intermediate_size": 64}),
     "mistral": Family("MistralForCausalLM", {}),
 }
 
+# Vocabulary and template of vocabularies.py; the default base's where there is none.
+WORDS: dict[str, tuple[str | None, str | None]] = {
+    "llama": ("llama-bpe", "meta-llama-Llama-3.2-3B-Instruct"),
+    "qwen2_5": ("qwen2", "Qwen-Qwen2.5-7B-Instruct"),
+    "qwen3": ("qwen2", "Qwen-Qwen3-0.6B"),
+    "qwen3_moe": ("qwen2", "Qwen3-Coder"),
+    "qwen3_next": ("qwen2", "Qwen-Qwen3-0.6B"),
+    "qwen3_5": ("qwen35", "Qwen3.5-4B"),
+    "qwen3_5_text": ("qwen35", "Qwen3.5-4B"),
+    "qwen3_5_moe": ("qwen35", "Qwen3.5-4B"),
+    "qwen3_vl": ("qwen2", "Qwen3.5-4B"),
+    "qwen3_vl_moe": ("qwen2", "Qwen3.5-4B"),
+    "gemma3": (None, "google-gemma-2-2b-it"),
+    "gemma3n": ("llama-spm", "google-gemma-2-2b-it"),
+    "gemma4_e2b": ("gemma-4", "google-gemma-4-31B-it"),
+    "gemma4_moe": ("gemma-4", "google-gemma-4-31B-it"),
+    "gemma4_31b": ("gemma-4", "google-gemma-4-31B-it"),
+    "gpt_oss": (None, "openai-gpt-oss-120b"),
+    "llama4": ("llama-bpe", "meta-llama-Llama-3.3-70B-Instruct"),
+    "muse_glimmer": (None, "muse-glimmer"),
+    "ministral3": (None, "mistralai-Ministral-3-14B-Reasoning-2512"),
+    "mistral3": (None, "mistralai-Ministral-3-14B-Reasoning-2512"),
+    "mistral4": (None, "mistralai-Ministral-3-14B-Reasoning-2512"),
+    "glm4": (None, "GLM-4.6"),
+    "glm4_moe": (None, "GLM-4.6"),
+    "glm4_moe_lite": (None, "GLM-4.7-Flash"),
+    "deepseek_v3": (None, "deepseek-ai-DeepSeek-V3.1"),
+    "phi3": ("phi-3", "microsoft-Phi-3.5-mini-instruct"),
+    "smollm3": (None, "HuggingFaceTB-SmolLM3-3B"),
+    "lfm2": (None, "LFM2.5-Instruct"),
+    "lfm2_moe": (None, "LFM2-8B-A1B"),
+    "granite": (None, "ibm-granite-granite-3.3-2B-Instruct"),
+    "granite_h": (None, "ibm-granite-granite-4.0"),
+    "granite_h_moe": (None, "ibm-granite-granite-4.1"),
+    "nemotron_h": (None, "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"),
+    "ernie4_5": ("llama-spm", None),
+    "ernie4_5_moe": ("llama-spm", None),
+    "seed_oss": (None, "ByteDance-Seed-OSS"),
+    "minimax_m2": (None, "MiniMax-M2"),
+    "laguna": (None, "poolside-Laguna-XS.2"),
+    "mistral": (None, "mistralai-Mistral-Nemo-Instruct-2407"),
+}
+# Special tokens that a converter asks for, and no template has.
+TOKENS = {name: ("[gMASK]", "<|endoftext|>") for name in ("glm4", "glm4_moe", "glm4_moe_lite")} | {
+    name: ("[IMG]", "[IMG_BREAK]", "[IMG_END]") for name in ("mistral3", "mistral4")
+}
 
-def write(name: str, folder: Path, seed: int = 0) -> None:
-    """Writes the checkpoint of a family. The same seed gives the same weights."""
+
+def write(name: str, folder: Path, seed: int = 0, as_served: bool = False) -> None:
+    """Writes the checkpoint of a family. The same seed gives the same weights. `as_served`: as the engine's library
+    wants it, with the real vocabulary and template where there are any; without, it is made in a second.
+    """
     family = FAMILIES[name]
+    folder.mkdir(parents=True, exist_ok=True)
+    words, tokens = (WORDS.get(name, (None, None)), TOKENS.get(name, ())) if as_served else ((None, None), ())
+    vocabularies.write(folder, *words, tokens)
+    size = vocabularies.size_of(folder)
+    ids = dict.fromkeys(("eos_token_id", "pad_token_id"), vocabularies.end_token(folder))
     model_class = getattr(transformers, family.model)
-    fields = {**TEXT, **family.config} if family.text is None else dict(family.config)
+    common = {**TEXT, "vocab_size": size, "vocab_size_per_layer_input": size, "bos_token_id": 1, **ids}
+    own = {**family.config, **(family.served if as_served else {})}
+    fields = {**common, **own} if family.text is None else own
     if family.text is not None:
-        fields["text_config"] = {**TEXT, **family.text}
+        fields["text_config"] = {**common, **family.text}
         fields["tie_word_embeddings"] = fields["text_config"]["tie_word_embeddings"]
+        (folder / "preprocessor_config.json").write_text(json.dumps(PICTURES))
     config = model_class.config_class(**fields)
     torch.manual_seed(seed)
     model = model_class(config).to(torch.bfloat16)
@@ -433,11 +534,13 @@ def write(name: str, folder: Path, seed: int = 0) -> None:
         if "bias" in buffer_name:
             torch.nn.init.normal_(buffer, std=0.1)
     model.save_pretrained(folder)
+    if family.raw:
+        file = folder / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | family.raw, indent=1))
     if family.added:
         file = folder / "model.safetensors"
         tensors = load_file(file)
         save_file(tensors | family.added(tensors), file, {"format": "pt"})
-    write_tokenizer(folder, VOCABULARY)
 
 
 if __name__ == "__main__":
@@ -445,7 +548,7 @@ if __name__ == "__main__":
     failed = {}
     for chosen in names or FAMILIES:
         try:
-            write(chosen, Path(out) / chosen)
+            write(chosen, Path(out) / chosen, as_served=True)
         except Exception as problem:
             failed[chosen] = f"{type(problem).__name__}: {problem}"[:300]
     print(json.dumps(failed, indent=1))
