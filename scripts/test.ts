@@ -257,7 +257,7 @@ const shared = (file: string) => !alone.includes(file)
  */
 const timesFile = path.join(root, '.local/test-times.json')
 const times: Record<string, number> = existsSync(timesFile) ? JSON.parse(readFileSync(timesFile, 'utf8')) : {}
-/** Those of the longest suites, before the first run here. */
+/** Those of the longest suites, before the first run here; others take ten, or four for each file of a group. */
 const firstTimes: Record<string, number> = {
   'trainer/tests': 120,
   'type check': 20,
@@ -274,7 +274,11 @@ const firstTimes: Record<string, number> = {
   'tests/process/preferences.test.ts': 20,
   'tests/service/cli.test.ts': 30,
 }
-const expectedTime = ({ name }: Suite) => times[name] ?? firstTimes[name] ?? 10
+const fileTime = 4
+const expectedTime = ({ name, args, quick }: Suite) => {
+  const files = quick ? 0 : args.filter((arg) => arg.endsWith('.test.ts')).length
+  return times[name] ?? firstTimes[name] ?? Math.max(10, fileTime * files)
+}
 
 /** CPU time of each suite with its descendants, in seconds: the sum over the cores is the least that a run can take. */
 const cpuTimes: Record<string, number> = {}
