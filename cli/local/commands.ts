@@ -44,9 +44,11 @@ export function addLocalCommands(program: Program, models: Program, local: Local
   runsLocally(
     models
       .command('add')
-      .description('add a base model to the machine: from Hugging Face, or from a checkpoint folder (safetensors)')
+      .description(
+        'add a base model to the machine: from Hugging Face, a checkpoint folder (safetensors), a GGUF file or Ollama',
+      )
       .argument('<id>', 'OWNER/NAME')
-      .option('--from <folder>', 'the checkpoint folder')
+      .option('--from <source>', 'the checkpoint folder, the GGUF file, or ollama:NAME')
       .addOption(
         new Option(
           '--weights <form>',

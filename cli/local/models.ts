@@ -1,5 +1,5 @@
 import { spawn } from 'node:child_process'
-import { existsSync, mkdirSync, readFileSync, renameSync, rmdirSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, renameSync, rmdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { eightBitsFile, eightBitsRecord } from '../../lib/eight-bits.ts'
 import { root } from '../../lib/root.ts'
@@ -7,6 +7,7 @@ import { readConfig } from '../../server/config.ts'
 import { UsageError } from '../support/errors.ts'
 import type { GlobalOptions } from '../support/options.ts'
 import { show } from '../support/output.ts'
+import { ollamaFile } from './ollama.ts'
 
 /** Exit status of the Python program after it has printed its reason in one sentence. */
 const explainedStatus = 3
@@ -19,7 +20,8 @@ export async function addModel(
   const { from, json, weights } = options
   if (!/^[\w.-]+\/[\w.-]+$/.test(id) || id.split('/').some((part) => /^\.+$/.test(part)))
     throw new UsageError(`A model's id is OWNER/NAME; '${id}' is not.`)
-  if (from && !existsSync(path.join(from, 'config.json')))
+  const gguf = from === undefined ? undefined : await ggufOf(from)
+  if (from && !gguf && !existsSync(path.join(from, 'config.json')))
     throw new UsageError(`${from} is not a checkpoint folder: it has no config.json.`)
   const { models_dir } = readConfig(process.env)
   const folder = path.join(models_dir, id)
@@ -42,17 +44,10 @@ export async function addModel(
     removeEmpty(path.dirname(folder))
   }
   const source = from ? ['folder', '--source', path.resolve(from)] : ['hub', '--repo', id]
-  const args = [
-    '-m',
-    'trainer.cli.prepare_base',
-    ...source,
-    '--converters',
-    path.join(root, '.local/llama/source'),
-    '--id',
-    id,
-    '--out',
-    temporary,
-  ]
+  const program = gguf
+    ? ['trainer.cli.add_gguf', '--source', gguf, '--from', from!.startsWith(ollama) ? from! : 'a GGUF file']
+    : ['trainer.cli.prepare_base', ...source, '--converters', path.join(root, '.local/llama/source')]
+  const args = ['-m', ...program, '--id', id, '--out', temporary]
   const child = spawn(path.join(root, '.local/python/bin/python'), args, {
     cwd: root,
     // Its progress is no part of the JSON.
@@ -71,6 +66,17 @@ export async function addModel(
   renameSync(temporary, folder)
   removeFolders()
   show(options, { id, folder }, `${id} is ready, in ${folder}.`)
+}
+
+const ollama = 'ollama:'
+
+/** The GGUF file that `--from` names, or that Ollama has of a model; undefined for a folder. */
+async function ggufOf(from: string): Promise<string | undefined> {
+  if (from.startsWith(ollama)) return await ollamaFile(from.slice(ollama.length))
+  if (!existsSync(from)) throw new UsageError(`There is no ${from}.`)
+  if (statSync(from).isDirectory()) return undefined
+  if (!from.endsWith('.gguf')) throw new UsageError(`${from} is neither a checkpoint folder nor a GGUF file.`)
+  return path.resolve(from)
 }
 
 /** Records which weights answer; the eight-bit form of a base that keeps its original is removed. */

@@ -17,6 +17,7 @@ import os
 import shutil
 import sys
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +28,30 @@ EXIT_REPORTED = 3
 
 PROJECTOR = "mmproj.gguf"
 
-# By kind and pre-tokenizer in a GGUF: tokenizers whose tokens, as transformers restores them, have been checked against
-# the engine's. Transformers falls back to GPT-2's pre-tokenizer, which keeps "12" whole where a family was trained on
+# Tokenizers whose tokens, as transformers restores them from a GGUF, have been checked against the engine's, by
+# `tokenizer_of`. Transformers falls back to GPT-2's pre-tokenizer, which keeps "12" whole where a family was trained on
 # "1", "2": its own stands here. None: there is nothing to replace.
-PRE_TOKENIZERS: dict[tuple[str, str], dict | None] = {
-    ("gpt2", "smollm"): {
+PRE_TOKENIZERS: dict[str, dict | None] = {
+    "smollm": {
         "type": "Sequence",
         "pretokenizers": [
             {"type": "Digits", "individual_digits": True},
             {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
         ],
     },
-    # SentencePiece's, which has no pre-tokenizer.
-    ("llama", "default"): None,
+    "gemma3": None,
 }
+
+
+def tokenizer_of(fields: Mapping[str, Any]) -> str:
+    """The name of the tokenizer of a GGUF file with these fields: its pre-tokenizer, else, with SentencePiece, its
+    architecture.
+    """
+    kind, pre, architecture = (
+        fields[name].contents() if name in fields else ""
+        for name in ("tokenizer.ggml.model", "tokenizer.ggml.pre", "general.architecture")
+    )
+    return architecture if kind == "llama" else pre
 
 
 def restore_from_gguf(gguf_file: Path, folder: Path) -> None:
@@ -49,12 +60,10 @@ def restore_from_gguf(gguf_file: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    fields = gguf.GGUFReader(gguf_file).fields
-    kind, pre = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("model", "pre"))
-    if (kind, pre) not in PRE_TOKENIZERS:
+    name = tokenizer_of(gguf.GGUFReader(gguf_file).fields)
+    if name not in PRE_TOKENIZERS:
         raise SystemExit(
-            f"The tokens of {gguf_file.name} have not been checked against the engine's: its tokenizer is '{kind}', "
-            f"its pre-tokenizer '{pre}'."
+            f"The tokens of {gguf_file.name} have not been checked against the engine's: they are {name}'s."
         )
     location = {"pretrained_model_name_or_path": str(gguf_file.parent), "gguf_file": gguf_file.name}
     tokenizer = AutoTokenizer.from_pretrained(**location)
@@ -65,7 +74,7 @@ def restore_from_gguf(gguf_file: Path, folder: Path) -> None:
     model.config._name_or_path = ""
     model.save_pretrained(folder, max_shard_size="100GB")
     tokenizer.save_pretrained(folder)
-    if pre_tokenizer := PRE_TOKENIZERS[kind, pre]:
+    if pre_tokenizer := PRE_TOKENIZERS[name]:
         file = folder / "tokenizer.json"
         stored = json.loads(file.read_text())
         stored["pre_tokenizer"] = pre_tokenizer

@@ -47,6 +47,8 @@ export interface LocalBase {
   linear_modules: string[] | null
   /** Weights that a rank of an adapter of its experts takes; null where an adapter cannot change experts. */
   expert_weights: number | null
+  /** Why it can be served alone, as a part of a sentence; null where its checkpoint is here, or set-up makes it. */
+  untrainable: string | null
 }
 
 /** Weights that a rank of an adapter takes for all experts of a base, and bytes of memory for training. */
@@ -127,6 +129,7 @@ const ModelFile = z
     keep_original_weights: z.boolean().default(false),
     linear_modules: z.array(z.string()).optional(),
     expert_weights: z.int().positive().optional(),
+    untrainable: z.string().optional(),
   })
   .refine(({ kind, projector, projector_sha256 }) => kind !== 'vision' || (projector && projector_sha256))
 
@@ -243,6 +246,7 @@ export class Hub {
         hf: hf !== null && existsSync(hf) ? hf : null,
         linear_modules: file.linear_modules ?? null,
         expert_weights: file.expert_weights ?? null,
+        untrainable: file.untrainable ?? null,
       }
     } catch {
       // A folder without a readable model.json is no model, and must not break the list.
@@ -299,7 +303,11 @@ export class Hub {
    */
   trainable(id: string): TrainableBase {
     const base = this.local(id)
-    const { kind, hf } = base
+    const { kind, hf, untrainable } = base
+    if (untrainable !== null)
+      throw new ApiError('invalid_request', `'${id}' can be served, but not trained: ${untrainable}.`, {
+        param: 'model_id',
+      })
     if (kind !== 'embedding' && hf !== null) return { ...base, hf }
     if (kind !== 'embedding') {
       this.options.trainingSetup?.requireReady()
@@ -373,7 +381,8 @@ export class Hub {
     if (this.localOrUndefined(defaultBase)) return defaultBase
     const others = this.localIds().flatMap((id) => this.localOrUndefined(id) ?? [])
     const trainable = others.filter(
-      ({ kind, parameters }) => kind === 'text' && methodsFor(parameters, memory_bytes).length > 0,
+      ({ kind, parameters, untrainable }) =>
+        kind === 'text' && untrainable === null && methodsFor(parameters, memory_bytes).length > 0,
     )
     return trainable.sort((a, b) => a.parameters - b.parameters || (a.id < b.id ? -1 : 1))[0]?.id
   }
@@ -390,14 +399,18 @@ export class Hub {
     const category = (entry?.category ?? categories[base!.kind]) as Model['category']
     const parameters = base?.parameters ?? entry!.parameters
     const family = this.familyOfModel(id, base)
-    const trainable = category !== 'embedding'
+    const trainable = category !== 'embedding' && (base?.untrainable ?? null) === null
     const sized = this.sizedOf(id, base)
     const billions = (count: number) => Number((count / 1e9).toPrecision(4))
     const weights_bytes = base ? statSync(base.gguf).size : entry && sizeOf(entry) * 1e6
     return {
       id,
       name: entry?.name ?? id,
-      description: entry?.description ?? 'Added on this machine.',
+      description:
+        entry?.description ??
+        (base?.untrainable
+          ? `Added on this machine. It cannot be trained: ${base.untrainable}.`
+          : 'Added on this machine.'),
       category,
       family: family ?? null,
       tasks: (entry?.tasks ?? tasks[base!.kind]) as Model['tasks'],
