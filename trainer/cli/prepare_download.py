@@ -1,18 +1,17 @@
 """Converts a checkpoint that the service has downloaded into OUT/hf for the engine.
 
-    python -m trainer.cli.prepare_download --repo REPO --converters DIR --id ID --out OUT
+    python -m trainer.cli.prepare_download --repo REPO --converters DIR --id ID --out OUT --node NODE
 
-Writes `model.gguf`, of a vision-language model also its projector, and, last, `model.json`. Ends when the pipe on its
-standard input closes.
+Writes `model.gguf`, of a vision-language model also its projector, and, last, `model.json`: when NODE, the program of
+Node, has shown that the engine computes what transformers does. Ends when the pipe on its standard input closes.
 """
 
 import argparse
 import contextlib
-import json
 import os
 from pathlib import Path
 
-from trainer.cli.prepare_base import convert_to_gguf, describe
+from trainer.cli.prepare_base import check, convert_to_gguf, describe, write_description
 from trainer.runtime.protocol import Protocol, run_program
 
 
@@ -23,6 +22,7 @@ def main(_protocol: Protocol) -> None:
     parser.add_argument("--id", required=True)
     parser.add_argument("--converters", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--node", type=Path, required=True)
     args = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     # Answers have priority.
@@ -30,7 +30,8 @@ def main(_protocol: Protocol) -> None:
         os.nice(10)
     convert_to_gguf(args.out, args.converters)
     described = describe(args.id, args.out, f"https://huggingface.co/{args.repo}", args.converters)
-    (args.out / "model.json").write_text(json.dumps(described, indent=2) + "\n")
+    check(args.out, described, args.converters, args.node)
+    write_description(args.out, described)
 
 
 if __name__ == "__main__":

@@ -204,6 +204,8 @@ async function convertCheckpoint(
     converters,
     '--out',
     folder,
+    '--node',
+    process.execPath,
   ]
   const { status, killed_by, stderr } = await runToEnd(python, args, {
     env: { PATH: process.env.PATH, HF_HUB_OFFLINE: '1' },

@@ -1,0 +1,74 @@
+// Command line: `node engine/score.ts MODEL.gguf LIBRARY_FOLDER ROWS.json [ADAPTER.gguf]`: prints the log-probabilities
+// of rows of tokens under a model, and under it with an adapter, as JSON. Exits with 3 and a reason on stderr where the
+// files are none of the library's. Ends when standard input closes.
+import { readFileSync } from 'node:fs'
+import { setPriority } from 'node:os'
+import { dieWithParent } from '../lib/child-process.ts'
+import { createComputeThreads } from './llama/compute-threads.ts'
+import { createContext } from './llama/context.ts'
+import { type Library, openLibrary, withLogs } from './llama/library.ts'
+import { loadAdapter, loadModel, type Model } from './llama/model.ts'
+import type { Pointer } from './llama/structs.ts'
+import { logSumExp } from './sampling/logprobs.ts'
+
+const refusedStatus = 3
+
+async function main([path, lib, rowsFile, adapterPath]: string[]): Promise<void> {
+  // With SIGKILL: an exit would wait for the library's threads.
+  dieWithParent()
+  if (!path || !lib || !rowsFile) throw new Error('score.ts MODEL.gguf LIBRARY_FOLDER ROWS.json [ADAPTER.gguf]')
+  // Answers have priority.
+  setPriority(10)
+  const rows = JSON.parse(readFileSync(rowsFile, 'utf8')) as number[][]
+  const library = openLibrary(lib)
+  const model = await loadModel(library, path).catch(() => {
+    throw new Error(reasonNotToLoad(library, path))
+  })
+  const base = score(library, model, rows, null)
+  const adapter = adapterPath ? score(library, model, rows, loadAdapter(library, model, adapterPath)) : null
+  process.stdout.write(JSON.stringify({ base, adapter }))
+}
+
+/** What the library says of a file that it does not load. */
+function reasonNotToLoad(library: Library, path: string): string {
+  const { logged } = withLogs(library, () =>
+    library.llama_model_load_from_file(path, library.llama_model_default_params()),
+  )
+  return (/error loading model: (.*)/.exec(logged)?.[1] ?? logged.split('\n').at(-1)) || 'it names no reason'
+}
+
+/** The natural log-probability of each token but the first of a row. */
+function score(library: Library, model: Model, rows: readonly number[][], adapter: Pointer): number[][] {
+  const length = Math.max(...rows.map((tokens) => tokens.length))
+  const context = createContext(library, model, {
+    sequences: 1,
+    tokens_per_sequence: length,
+    batch_tokens: length,
+    threads: createComputeThreads(library, 1),
+    adapter,
+    outputs: length,
+  })
+  try {
+    return rows.map((tokens) => {
+      context.truncate(0, 0)
+      tokens.forEach((token, at) => {
+        context.add(token, at, 0, true)
+      })
+      if (context.decode() !== 0) throw new Error('The library could not compute the rows.')
+      return tokens.slice(1).map((token, at) => {
+        const logits = context.logits(at, model.vocab.size)
+        return logits[token]! - logSumExp(logits)
+      })
+    })
+  } finally {
+    context.free()
+  }
+}
+
+main(process.argv.slice(2)).then(
+  () => process.exit(0),
+  (error: Error) => {
+    console.error(error.message)
+    process.exit(refusedStatus)
+  },
+)

@@ -1,0 +1,179 @@
+"""Whether the engine computes what the trainer does, checked when a base is added: after a training it is too late."""
+
+import json
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from peft import LoraConfig, get_peft_model
+from peft.tuners.lora.layer import LoraLayer, ParamWrapper
+from torch.nn.functional import cross_entropy
+
+from trainer.data.sight import is_vision
+from trainer.model import experts, vision
+from trainer.model.adapter_gguf import write_adapter_gguf
+from trainer.model.model import Model
+from trainer.runtime import process_memory
+from trainer.runtime.errors import without_paths
+
+ROOT = Path(__file__).parents[2]
+ROWS, LENGTH = 2, 40
+# A share of the weights' own output: the adapter must change what the model says by more than rounding does.
+STRENGTH = 0.3
+# In nats, beside a share of how far the log-probabilities of random tokens are apart: another model's differ by about
+# that much, rounding by a hundredth.
+ROUNDING, SHARE = 0.01, 0.25
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What scores rows: the program of Node, which runs the engine's own."""
+
+    node: Path
+
+    def score(self, gguf: Path, rows: torch.Tensor, adapter: Path | None = None) -> dict[str, torch.Tensor]:
+        """Log-probabilities of all tokens but the first, [rows, tokens - 1], of `base` and `adapter`. Raises
+        RuntimeError with the engine's reason.
+        """
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(rows.tolist(), file)
+            file.flush()
+            program = [self.node, ROOT / "engine/score.ts", gguf, ROOT / ".local/llama/lib", file.name]
+            child = subprocess.Popen(
+                [str(part) for part in [*program, *([adapter] if adapter else [])]],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            with child:
+                # It ends when its input closes: not before its answer is here.
+                assert child.stdout and child.stderr
+                answer, reason = child.stdout.read(), child.stderr.read()
+        if child.returncode < 0:
+            raise RuntimeError("its library ends the process, as it does where a field of the configuration is missing")
+        if child.returncode:
+            raise RuntimeError(without_paths((reason.strip().splitlines() or ["it names no reason"])[-1]))
+        # JSON has no NaN.
+        return {
+            name: torch.tensor([[float("nan") if value is None else value for value in row] for row in scores])
+            for name, scores in json.loads(answer).items()
+            if scores is not None
+        }
+
+
+def check_base(base: Path, gguf: Path, targets: dict[str, Any], converters: Path, engine: Engine) -> None:
+    """Compares random rows in transformers and in the engine, without and with a random adapter of what an adapter can
+    change (`targets_of`). The engine only loads a checkpoint that does not fit into memory. Raises RuntimeError with a
+    reason for the user.
+    """
+    rows = _random_rows(base)
+    if not _fits(base):
+        _engine_scores(engine, gguf, rows)
+        return
+    model = _load(base)
+    expected = _log_probabilities(model, rows)
+    with tempfile.TemporaryDirectory() as folder:
+        adapter, changed = None, expected
+        if targets["linear_modules"]:
+            adapter, tuned = Path(folder) / "adapter.gguf", _with_random_adapter(model, targets)
+            changed = _log_probabilities(tuned, rows)
+            tuned.save_pretrained(folder)
+            experts.describe_to_peft(tuned, Path(folder))
+            write_adapter_gguf(converters, base, Path(folder), adapter, "f16")
+            del tuned
+        del model
+        scores = _engine_scores(engine, gguf, rows, adapter)
+    spread = float(expected.std())
+    apart = (scores["base"] - expected).abs().mean().item()
+    # Not the other way round: NaN is no agreement.
+    if not apart <= ROUNDING + SHARE * spread:
+        raise RuntimeError(
+            "The engine does not compute what transformers does: the log-probabilities of random tokens differ by "
+            f"{apart:.3f} on average, of a spread of {spread:.3f}. The engine's library does not know this "
+            "architecture well enough; it can be served by an upstream that does."
+        )
+    if adapter:
+        change = (changed - expected).abs().mean().item()
+        apart = (scores["adapter"] - scores["base"] - (changed - expected)).abs().mean().item()
+        if not apart <= ROUNDING + SHARE * change:
+            raise RuntimeError(
+                f"The engine does not compute an adapter of this model as it is trained: of a change by {change:.3f} "
+                f"nats it differs by {apart:.3f}."
+            )
+
+
+def _engine_scores(
+    engine: Engine, gguf: Path, rows: torch.Tensor, adapter: Path | None = None
+) -> dict[str, torch.Tensor]:
+    try:
+        return engine.score(gguf, rows, adapter)
+    except RuntimeError as problem:
+        raise RuntimeError(f"The engine cannot load the converted model: {problem}") from problem
+
+
+def _random_rows(base: Path) -> torch.Tensor:
+    """Tokens that are no special ones, [rows, tokens]."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True)
+    special = set(tokenizer.added_tokens_decoder)
+    plain = torch.tensor([token for token in sorted(tokenizer.get_vocab().values()) if token not in special])
+    chosen = torch.randint(len(plain), (ROWS, LENGTH), generator=torch.Generator().manual_seed(0))
+    return plain[chosen]
+
+
+def _fits(base: Path) -> bool:
+    """Whether the weights fit into half of the free memory, in float32."""
+    bytes_ = 2 * sum(file.stat().st_size for file in base.glob("*.safetensors"))
+    return bytes_ < process_memory.available_bytes() / 2
+
+
+def _load(base: Path) -> Model:
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    config = AutoConfig.from_pretrained(base, local_files_only=True)
+    reads_text_alone = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not is_vision(config)
+    kind = AutoModelForCausalLM if reads_text_alone else AutoModelForImageTextToText
+    loaded: Any = kind.from_pretrained(base, dtype=torch.float32, local_files_only=True, use_safetensors=True)
+    return cast(Model, loaded.eval())
+
+
+def _with_random_adapter(model: Model, targets: dict[str, Any]) -> Model:
+    config = LoraConfig(
+        r=4,
+        lora_alpha=4,
+        target_modules=targets["linear_modules"],
+        target_parameters=experts.target_parameters(model) if "expert_weights" in targets else None,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    if is_vision(model.config):
+        vision.restrict(config, model)
+    else:
+        vision.leave_out_all_but_text(config, model)
+    torch.manual_seed(0)
+    with experts.named_as_given():
+        tuned: Any = get_peft_model(cast(torch.nn.Module, model), config)
+    for module in tuned.modules():
+        if isinstance(module, LoraLayer):
+            layer = cast(Any, module)
+            weight = layer.get_param() if isinstance(module, ParamWrapper) else layer.get_base_layer().weight
+            for name, factor in layer.lora_B.items():
+                inputs = layer.lora_A[name].weight.shape[1]
+                torch.nn.init.normal_(factor.weight, std=STRENGTH * weight.std().item() * inputs**0.5)
+    return cast(Model, tuned.eval())
+
+
+@torch.inference_mode()
+def _log_probabilities(model: Model, rows: torch.Tensor) -> torch.Tensor:
+    """Of all tokens but the first, [rows, tokens - 1]. A row at a time, as some layers have a state."""
+    scores = []
+    for row in rows:
+        logits = model(input_ids=row[None], use_cache=False).logits[0, :-1].float()
+        scores.append(-cross_entropy(logits, row[1:], reduction="none"))
+    return torch.stack(scores)

@@ -1,0 +1,73 @@
+"""The engine computes what transformers does, without and with an adapter: of families that are built in other ways."""
+
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from tests.families.checkpoints import write
+from trainer.cli.prepare_base import convert_to_gguf
+from trainer.model.targets import targets_of
+from trainer.run import base_check
+from trainer.run.base_check import Engine, check_base
+from trainer.tests.make_tiny import make_tiny
+
+CONVERTERS = Path(__file__).parents[2] / ".local/llama/source"
+TARGETS = {"linear_modules": ["q_proj", "up_proj"]}
+ENGINE = Engine(Path(__file__).parents[2] / "scripts/node")
+# A delta rule whose configuration counts a layer that is not there, windows, experts, latent attention with a further
+# layer, Mamba2 beside attention, and a wrapper that also sees.
+FAMILIES = ("qwen3_5_text", "gemma3", "qwen3_moe", "glm4_moe_lite", "granite_h", "mistral3")
+
+
+def prepared(folder: Path, name: str) -> Path:
+    """A base of this family, converted for the engine."""
+    write(name, folder / "hf", as_served=name in ("glm4_moe_lite", "mistral3"))
+    convert_to_gguf(folder, CONVERTERS)
+    return folder
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_engine_computes_what_transformers_does(tmp_path, name):
+    base = prepared(tmp_path, name)
+    targets = targets_of(base / "hf", CONVERTERS)
+    assert targets["linear_modules"]
+    check_base(base / "hf", base / "model.gguf", targets, CONVERTERS, ENGINE)
+
+
+def test_other_weights_are_refused(tmp_path):
+    make_tiny(tmp_path / "hf")
+    convert_to_gguf(tmp_path, CONVERTERS)
+    (tmp_path / "hf").rename(tmp_path / "other")
+    make_tiny(tmp_path / "hf", seed=1)
+    with pytest.raises(RuntimeError, match="does not compute what transformers does"):
+        check_base(tmp_path / "hf", tmp_path / "model.gguf", TARGETS, CONVERTERS, ENGINE)
+
+
+def test_an_adapter_that_the_engine_computes_otherwise_is_refused(tmp_path, monkeypatch):
+    make_tiny(tmp_path / "hf")
+    convert_to_gguf(tmp_path, CONVERTERS)
+    convert = base_check.write_adapter_gguf
+
+    def negate(converters: Path, base: Path, folder: Path, file: Path, kind: str) -> None:
+        weights = folder / "adapter_model.safetensors"
+        signs = {name: -tensor if "lora_B" in name else tensor for name, tensor in load_file(weights).items()}
+        save_file(signs, weights)
+        convert(converters, base, folder, file, kind)
+
+    monkeypatch.setattr(base_check, "write_adapter_gguf", negate)
+    with pytest.raises(RuntimeError, match="does not compute an adapter"):
+        check_base(tmp_path / "hf", tmp_path / "model.gguf", TARGETS, CONVERTERS, ENGINE)
+
+
+def test_a_file_that_is_no_model_is_refused_with_the_librarys_reason(tmp_path):
+    make_tiny(tmp_path / "hf")
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    with pytest.raises(RuntimeError, match=r"engine cannot load the converted model: .*gguf"):
+        check_base(tmp_path / "hf", tmp_path / "model.gguf", TARGETS, CONVERTERS, ENGINE)
+
+
+def test_a_missing_tokenizer_is_a_sentence(tmp_path):
+    write("ernie4_5", tmp_path / "hf")
+    with pytest.raises(RuntimeError, match=r"Ernie4_5.* misses a file: .*tokenizer\.model"):
+        convert_to_gguf(tmp_path, CONVERTERS)
