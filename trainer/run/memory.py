@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from trainer.data.dataset import Prepared, Row, Sequence
 from trainer.data.packing import Limits, padded_size, shared_prefix, split
 from trainer.data.sight import Sight, is_vision
 from trainer.model import kernels, projector
+from trainer.model.experts import expert_modules, stacked
 from trainer.model.fast_head import CHUNK_TOKENS
 from trainer.model.fast_layers import FAMILY
 from trainer.runtime import process_memory
@@ -20,8 +23,12 @@ from trainer.runtime.spec import ModelSpec, Spec
 PROGRAM_BYTES = 780e6
 # bitsandbytes, and what it leaves resident when it quantizes a base; measured.
 QUANTIZED_BYTES = 120e6
+# Buffers of experts' products, whatever the number of tokens; measured.
+EXPERTS_BYTES = 200e6
 # cuBLAS's workspaces, and the memory of loaded kernels.
 GPU_BYTES = 600e6
+# How many experts a token is sent to, as families call it.
+CHOSEN = ("num_experts_per_tok", "top_k_experts", "moe_k")
 # The decoder layers of vision bases, by the model type of their language model.
 TEXT_FAMILIES = {"llama": "Llama", "qwen2_vl_text": "Qwen2VL", "qwen2_5_vl_text": "Qwen2_5_VL"}
 
@@ -42,6 +49,14 @@ class ModelShape:
     projector_weights: int = 0
     # Numbers that the projector reads for a vector of a picture.
     projector_inputs: int = 0
+    # Of a mixture: weights of all experts, and those that a rank of their adapters takes; the width of those that a
+    # token is sent to, together, and their count.
+    expert_weights: int = 0
+    expert_lora: int = 0
+    expert_size: int = 0
+    experts_chosen: int = 0
+    # Weights that a rank of adapters of all its linear layers takes.
+    linear_lora: int = 0
 
 
 def shape_of(config: Any) -> ModelShape:
@@ -51,19 +66,35 @@ def shape_of(config: Any) -> ModelShape:
     vision_weights = _tower_weights(config.vision_config) if sees else 0
     trainable = config.model_type in projector.PATHS
     projector_sizes = (projector.parameters(config), projector.row_width(config)) if trainable else (0, 0)
-    text = config.get_text_config()
-    if sees or text is not config:
-        family = TEXT_FAMILIES.get(text.model_type, "")
-    config = text
+    whole, config = config, config.get_text_config()
+    if sees or config is not whole:
+        family = TEXT_FAMILIES.get(config.model_type, "")
     heads = config.num_attention_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    qkv_size = size * (heads + 2 * (getattr(config, "num_key_value_heads", None) or heads))
+    size = _largest(config, "head_dim") or config.hidden_size // heads
+    qkv_size = size * (heads + 2 * (_largest(config, "num_key_value_heads") or heads))
     hidden_size, mlp_size, layers, vocabulary = (
         config.hidden_size,
         _widest(config),
         config.num_hidden_layers,
         config.vocab_size,
     )
+    if mixture := _mixture_of(whole):
+        weights, linear_lora, experts = mixture
+        # What a layer's linear layers have beside attention: shared experts.
+        mlp_size = max(0, (linear_lora // layers - 7 * hidden_size - qkv_size - heads * size) // 3)
+        return ModelShape(
+            weights,
+            layers,
+            hidden_size,
+            mlp_size,
+            qkv_size,
+            vocabulary,
+            "",
+            vision_weights,
+            *projector_sizes,
+            *experts,
+            linear_lora,
+        )
     per_layer = hidden_size * qkv_size + heads * size * hidden_size + 3 * hidden_size * mlp_size
     embeddings = vocabulary * hidden_size * (1 if tied else 2)
     weights = layers * per_layer + embeddings
@@ -72,10 +103,46 @@ def shape_of(config: Any) -> ModelShape:
     )
 
 
+def _largest(config: Any, name: str) -> int:
+    """A number that may differ between layers (Gemma 4), of the layer that has most; 0 if the family lacks it."""
+    if not config.is_heterogeneous:
+        return getattr(config, name, None) or 0
+    return max(getattr(layer, name, None) or 0 for layer in config.per_layer_config)
+
+
 def _widest(config: Any) -> int:
     """The width of the widest MLP: some families have one for each layer, or of experts alone."""
     sizes: Any = getattr(config, "intermediate_size", None) or getattr(config, "moe_intermediate_size", None)
     return sizes if isinstance(sizes, int) else max(sizes or [4 * config.hidden_size])
+
+
+def _mixture_of(config: Any) -> tuple[int, int, tuple[int, int, int, int]] | None:
+    """The weights of a mixture's language model, those that a rank takes for its linear layers, and of its experts what
+    ModelShape has; None without experts.
+    """
+    text = config.get_text_config()
+    chosen = next((getattr(text, name) for name in CHOSEN if getattr(text, name, None)), 0)
+    if not chosen:
+        return None
+    wraps = is_vision(config) or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
+    kind: Any = AutoModelForImageTextToText if wraps else AutoModelForCausalLM
+    with torch.device("meta"):
+        model: Any = kind.from_config(config)
+    modules = [module for _, module in expert_modules(model)]
+    shapes = [getattr(module, name).shape for module in modules for name in stacked(module)]
+    if not shapes:
+        return None
+    decoder, head = model.get_decoder(), model.get_output_embeddings().weight
+    layers: list[torch.nn.Linear] = [
+        layer for name, layer in decoder.named_modules() if type(layer) is torch.nn.Linear and "layers." in name
+    ]
+    linear = sum(layer.in_features + layer.out_features for layer in layers)
+    lora = sum(experts * (rows + columns) for experts, rows, columns in shapes)
+    width = min(getattr(modules[0], stacked(modules[0])[-1]).shape[-2:])
+    # Some families' decoder has the head, too.
+    parameters: dict[int, int] = {id(parameter): parameter.numel() for parameter in (*decoder.parameters(), head)}
+    weights = sum(parameters.values())
+    return weights, linear, (sum(shape.numel() for shape in shapes), lora, chosen * width, chosen)
 
 
 def _tower_sizes(config: Any) -> tuple[int, int]:
@@ -142,9 +209,15 @@ def predicted_bytes(
         assert spec.lora, "the spec of an adapter has its shape"
         weight_bytes = 0.55 if spec.method == "qlora" else dtype_bytes
         adapters = shape.layers * spec.lora.r * 2 * (4 * shape.hidden_size + shape.qkv_size + 3 * shape.mlp_size)
-        states = weight_bytes * (shape.weights - embeddings) + dtype_bytes * embeddings + 16 * adapters
+        if shape.experts_chosen:
+            adapters = spec.lora.r * (shape.linear_lora + shape.expert_lora * spec.lora.experts)
+        # Experts are not linear layers, so they stay as they are.
+        whole = embeddings + shape.expert_weights
+        states = weight_bytes * (shape.weights - whole) + dtype_bytes * whole + 16 * adapters
         if spec.method == "qlora" and not on_gpu:
             states += QUANTIZED_BYTES
+    if shape.experts_chosen and not on_gpu:
+        states += EXPERTS_BYTES
     # It stays in the precision that it is loaded in.
     states += (4 if spec.method == "full" else dtype_bytes) * shape.vision_weights
     if spec.projector:
@@ -171,6 +244,10 @@ def predicted_bytes(
             3 * shape.mlp_size + 2 * shape.hidden_size
         ) * dtype_bytes
         transient = 8 * shape.hidden_size * 4 + 6 * shape.mlp_size * dtype_bytes
+    # The same of experts: their inputs, the gated pair and product, and outputs; with adapters in float32.
+    adapted = shape.experts_chosen > 0 and spec.lora is not None and spec.lora.experts
+    number = 4 if adapted or spec.method == "full" else dtype_bytes
+    saved += shape.experts_chosen * shape.hidden_size * (dtype_bytes + 2 * number) + 6 * shape.expert_size * number
     # One layer at a time also needs transient memory in its backward pass.
     activations = tokens * (shape.layers * saved + transient)
     if spec.projector:

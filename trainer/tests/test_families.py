@@ -7,6 +7,7 @@ from tests.families import packing
 from tests.families.checkpoints import FAMILIES, write
 from trainer.model import position_mixers
 from trainer.model.position_mixers import keeps_apart
+from trainer.run import memory
 from trainer.run.evaluate import generate_answers
 from trainer.run.loop import limits_of
 
@@ -82,3 +83,13 @@ def test_answers_that_are_made_together_are_those_made_alone(checkpoint, monkeyp
         return generate_answers(model, tokenizer, group, 6, 256, packing.CPU)
 
     assert answers(prompts) == [answers([prompt])[0] for prompt in prompts]
+
+
+@pytest.mark.parametrize("name", ["gemma4_moe", "llama4", "deepseek_v3"])
+def test_all_weights_of_a_mixture_count_for_its_memory(checkpoint, name):
+    """Sizes of heads that differ between layers, a decoder with the head in it, and dense layers before experts."""
+    model = packing.load(checkpoint(name))
+    shape = memory.shape_of(model.config)
+    experts = sum(weight.numel() for weight in model.parameters() if weight.ndim == 3)
+    assert shape.weights == sum(weight.numel() for weight in model.parameters())
+    assert shape.expert_weights == experts > 0

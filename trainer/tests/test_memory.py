@@ -55,6 +55,25 @@ def test_small_runs_need_what_is_predicted(job, changes, tokens, targets, peak):
     assert predicted == pytest.approx(peak, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("experts", "tokens", "targets", "peak"),
+    [(False, 331, 218, 1760e6), (False, 1324, 872, 2492e6), (True, 1324, 872, 2923e6), (None, 1324, 872, 5315e6)],
+    ids=str,
+)
+def test_runs_of_mixtures_need_what_is_predicted(job, experts, tokens, targets, peak):
+    """Peaks of a mixture of 8 experts in bfloat16, in one pass; without `experts` all weights are trained."""
+    from transformers import Qwen3MoeConfig
+
+    sizes = {"hidden_size": 768, "moe_intermediate_size": 1024, "num_hidden_layers": 8, "head_dim": 64}
+    heads = {"num_attention_heads": 12, "num_key_value_heads": 4, "num_experts": 8, "num_experts_per_tok": 2}
+    shape = memory.shape_of(Qwen3MoeConfig(vocab_size=49152, tie_word_embeddings=True, **sizes, **heads))
+    changes = FULL if experts is None else {"lora": {"r": 16, "experts": experts}}
+    predicted = memory.predicted_bytes(
+        shape, read_spec(job(**changes)), 2, tokens, targets, torch.device("cpu"), passes=1
+    )
+    assert predicted == pytest.approx(peak, rel=0.07)
+
+
 def test_the_prompt_of_a_pair_is_counted_once(job, loop_of):
     prompts = [[{"role": "user", "content": f"{index}, " + "why? " * 40}] for index in range(4)]
     pairs = [{**pair, "prompt": prompt} for pair, prompt in zip(PAIRS, prompts, strict=False)]
