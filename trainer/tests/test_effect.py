@@ -17,7 +17,15 @@ from trainer.tests.test_base_check import CONVERTERS, ENGINE, prepared
 log_probabilities = torch.no_grad()(base_check._log_probabilities.__wrapped__)
 
 
-@pytest.mark.parametrize("name", ["qwen3_5_text", "qwen3_moe", "deepseek_v3", "granite_h"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "qwen3_moe",
+        pytest.param("deepseek_v3", marks=pytest.mark.full),
+        pytest.param("granite_h", marks=pytest.mark.full),
+        pytest.param("qwen3_5_text", marks=pytest.mark.full),
+    ],
+)
 def test_each_target_has_the_trainers_effect_in_the_engine(tmp_path, name):
     """A delta rule, experts, latent attention and Mamba2: a change of one kind of layer at a time."""
     folder = prepared(tmp_path, name)
