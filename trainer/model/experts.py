@@ -55,12 +55,19 @@ def named_as_given() -> Iterator[None]:
     moved, rename = conversion._MOE_TARGET_MODULE_MAPPING, conversion.convert_peft_adapter_state_dict_for_transformers
     before = dict(moved)
     moved.clear()
-    conversion.convert_peft_adapter_state_dict_for_transformers = lambda model, config, tensors, name="": tensors
+    conversion.convert_peft_adapter_state_dict_for_transformers = _as_given
     try:
         yield
     finally:
         moved.update(before)
         conversion.convert_peft_adapter_state_dict_for_transformers = rename
+
+
+def _as_given(
+    model: Any, peft_config: Any, adapter_state_dict: dict[str, torch.Tensor], adapter_name: str = ""
+) -> dict[str, torch.Tensor]:
+    """The weights, for PEFT's function of this signature, which it calls with positions and with names."""
+    return adapter_state_dict
 
 
 def describe_to_peft(model: Model, folder: Path) -> None:
