@@ -124,7 +124,7 @@ function learnShape(probe: Probe, endTexts: readonly string[], form: LearnedCall
  */
 function otherHeads({ first, next, arguments: form }: CallShape): Head[] {
   if (form.kind !== 'object' || next !== null || !first.startsWith('to=')) return []
-  const [, channel, message] = /^(<\|channel\|>\w+) ?\w*(<\|message\|>)$/.exec(form.before) ?? []
+  const [, channel, message] = /^(<\|channel\|>\w+)(?: \w*)?(<\|message\|>)$/.exec(form.before) ?? []
   if (channel === undefined || message === undefined) return []
   const types = [' <|constrain|>json', '<|constrain|>json', ' json', '']
   return types.flatMap((type) => [

@@ -111,9 +111,9 @@ function findThoughts(
   const off = probe([user], { ...settings[2], add_generation_prompt: true })
   const on = probe([user], { ...settings[1], add_generation_prompt: true })
   const closed = off?.slice(commonPrefix(off, on ?? '').length).trim()
-  const [, open, close] = /^(<[^<>]+>[^<>]*?)\s*(<[^<>]+>)$/.exec(closed ?? '') ?? []
+  const [, open, close] = /^(<[^<>]+>[^<>]*)(<[^<>]+>)$/.exec(closed ?? '') ?? []
   if (open !== undefined && off!.endsWith(closed!))
-    return { ...unmarked, thoughts: { open, close: close!, gap: '', answer: { open: '', close: '' } } }
+    return { ...unmarked, thoughts: { open: open.trimEnd(), close: close!, gap: '', answer: { open: '', close: '' } } }
   // Some prompts begin thoughts that the template leaves out of answers.
   if (!source.includes('<think>')) return unmarked
   return { ...unmarked, thoughts: { open: '<think>', close: '</think>', gap: '\n\n', answer: { open: '', close: '' } } }

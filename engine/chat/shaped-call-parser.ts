@@ -419,7 +419,7 @@ function escapedPart(text: string, isOver: boolean): string {
 function wholeEscapes(text: string): number {
   const cut = /\\(?:x[0-9a-f]?|u[0-9a-f]{0,3}|U[0-9a-f]{0,7})?$/i.exec(text)
   if (!cut) return text.length
-  const slashes = /\\*$/.exec(text.slice(0, cut.index))![0].length
+  const slashes = /(?<!\\)\\*$/.exec(text.slice(0, cut.index))![0].length
   return slashes % 2 === 1 ? text.length : cut.index
 }
 

@@ -32,6 +32,8 @@ test('every regular expression of the sources takes linear time', () => {
 const ofTexts: Record<string, string> = {
   'cli/support/text.ts': 'of constants',
   'contract/common.ts': 'of constants',
+  'engine/chat/learn-calls.ts': 'of words of the probes',
+  'engine/chat/thinking.ts': 'of names and efforts, which are constants',
   'engine/chat/user-text.ts': 'a class of characters, of the tokens of a model',
   'engine/grammar/patterns.ts': 'only parsed, to learn whether it is one',
   'engine/llama/library.ts': 'of the name of a library',
