@@ -95,12 +95,26 @@ def autocast(model: Model, device: torch.device, dtype: torch.dtype) -> Model:
     return model
 
 
+def class_for(config: Any) -> Any:
+    """What loads a base with this configuration. Some that also read pictures have no class for text alone."""
+    reads_text_alone = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not is_vision(config)
+    return AutoModelForCausalLM if reads_text_alone else AutoModelForImageTextToText
+
+
+def keep_to_text(config: LoraConfig, base: Model) -> None:
+    """Leaves towers and projectors out of the layers that an adapter of this configuration changes."""
+    if is_vision(base.config):
+        vision.restrict(config, base)
+    else:
+        vision.leave_out_all_but_text(config, base)
+
+
 def load_base(spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> Model:
     """The base in the precision of the method."""
     path, config = _base_path(spec), load_config(spec)
     sees = is_vision(config)
-    # Some bases that also read pictures have no class for text alone.
-    wraps = sees or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
+    kind = class_for(config)
+    wraps = kind is AutoModelForImageTextToText
     options = {
         "local_files_only": True,
         "trust_remote_code": False,
@@ -114,7 +128,6 @@ def load_base(spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> Mode
             "quantization_config": quantized.quantization_config(dtype, skipped),
             "device_map": {"": device},
         }
-    kind = AutoModelForImageTextToText if wraps else AutoModelForCausalLM
     loaded: Any = kind.from_pretrained(path, dtype=torch.float32 if spec.method == "full" else dtype, **options)
     base: Model = loaded.to(device)
     base.config.get_text_config().use_cache = False
@@ -148,10 +161,7 @@ def with_adapter(base: Model, spec: ModelSpec) -> Model:
             raise JobError(
                 "adapter_invalid", f"{spec.base.id} has no experts that an adapter can change. Leave out `experts`."
             )
-    if is_vision(base.config):
-        vision.restrict(config, base)
-    else:
-        vision.leave_out_all_but_text(config, base)
+    keep_to_text(config, base)
     if spec.projector:
         config.modules_to_save = [projector.path_of(base)]
     embeddings = base.get_input_embeddings().weight

@@ -12,9 +12,9 @@ from peft import LoraConfig, get_peft_model
 from peft.tuners.lora.layer import LoraLayer, ParamWrapper
 from torch.nn.functional import cross_entropy
 
-from trainer.data.sight import is_vision
-from trainer.model import experts, vision
+from trainer.model import experts
 from trainer.model.adapter_gguf import write_adapter_gguf
+from trainer.model.load import class_for, keep_to_text
 from trainer.model.model import Model
 from trainer.runtime import process_memory
 from trainer.runtime.errors import without_paths
@@ -133,12 +133,9 @@ def _fits(base: Path) -> bool:
 
 
 def _load(base: Path) -> Model:
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+    from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(base, local_files_only=True)
-    reads_text_alone = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not is_vision(config)
-    kind = AutoModelForCausalLM if reads_text_alone else AutoModelForImageTextToText
+    kind = class_for(AutoConfig.from_pretrained(base, local_files_only=True))
     loaded: Any = kind.from_pretrained(base, dtype=torch.float32, local_files_only=True, use_safetensors=True)
     return cast(Model, loaded.eval())
 
@@ -152,10 +149,7 @@ def _with_random_adapter(model: Model, targets: dict[str, Any]) -> Model:
         bias="none",
         task_type="CAUSAL_LM",
     )
-    if is_vision(model.config):
-        vision.restrict(config, model)
-    else:
-        vision.leave_out_all_but_text(config, model)
+    keep_to_text(config, model)
     torch.manual_seed(0)
     with experts.named_as_given():
         tuned: Any = get_peft_model(cast(torch.nn.Module, model), config)
@@ -171,7 +165,7 @@ def _with_random_adapter(model: Model, targets: dict[str, Any]) -> Model:
 
 @torch.inference_mode()
 def _log_probabilities(model: Model, rows: torch.Tensor) -> torch.Tensor:
-    """Of all tokens but the first, [rows, tokens - 1]. A row at a time, as some layers have a state."""
+    """Those of all tokens but the first, [rows, tokens - 1]. A row at a time, as some layers have a state."""
     scores = []
     for row in rows:
         logits = model(input_ids=row[None], use_cache=False).logits[0, :-1].float()
