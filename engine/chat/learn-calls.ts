@@ -50,7 +50,7 @@ const samples: Record<ValueType, unknown> = {
   object: { inner: 40_963, text: 'Zqinner' },
   array: [40_962, 'Zqitem'],
 }
-/** Of nine letters and digits, as Mistral's templates demand. */
+/** Nine letters and digits, as Mistral's templates demand. */
 const idOf = (index: number) => `zqcall00${index}`
 const user = { role: 'user', content: said }
 

@@ -174,7 +174,7 @@ function effortIn(kwargs: Variables, read: readonly string[]): ReasoningEffort |
   return (level?.[0] as ReasoningEffort | undefined) ?? 'high'
 }
 
-/** Of two that are as near, the lower one. */
+/** The lower one of two that are as near. */
 function nearest(levels: ThinkingVariables['efforts'], effort: ReasoningEffort): Variables {
   const at = efforts.indexOf(effort)
   const known = efforts.filter((each) => levels[each])

@@ -24,7 +24,7 @@ export interface CallSyntax {
 export interface ToolFormat {
   name: 'hermes' | 'mistral' | 'llama' | 'learned' | 'prompted'
   syntax: CallSyntax
-  /** Of learned calls. */
+  /** The shape of learned calls. */
   shape: CallShape | null
   /** What the template reads as the arguments of a call in the history: the object, or its JSON. */
   arguments: LearnedCalls['arguments']

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 VOCABULARIES = ROOT / ".local/llama/vocabularies"
 TEMPLATES = ROOT / ".local/llama/source/models/templates"
-# Of a vocabulary of pieces, the first ones: the shorter and more frequent.
+# The first pieces of a vocabulary: the shorter and more frequent.
 PIECES = 4096
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"

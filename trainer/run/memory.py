@@ -49,7 +49,7 @@ class ModelShape:
     projector_weights: int = 0
     # Numbers that the projector reads for a vector of a picture.
     projector_inputs: int = 0
-    # Of a mixture: weights of all experts, and those that a rank of their adapters takes; the width of those that a
+    # A mixture's: weights of all experts, and those that a rank of their adapters takes; the width of those that a
     # token is sent to, together, and their count.
     expert_weights: int = 0
     expert_lora: int = 0

@@ -30,7 +30,7 @@ export interface Machine {
   /** Whether it multiplies in bfloat16. */
   bf16: boolean
   cores: number
-  /** Of the smallest GPU, else of the machine or its control group. */
+  /** What the smallest GPU has, else the machine or its control group. */
   memory_bytes: number
 }
 

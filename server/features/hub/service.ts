@@ -146,7 +146,7 @@ interface Entry {
   license: string
   license_url?: string
   gated?: boolean
-  /** Of its download; by default two bytes a weight. */
+  /** What its download takes; by default two bytes a weight. */
   size_mb?: number
   shape?: Shape
   description: string
