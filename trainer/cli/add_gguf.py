@@ -61,7 +61,7 @@ def restore(out: Path, tokenizer: str) -> str | None:
 
 
 def main() -> None:
-    """Adds the file that the command line names."""
+    """Adds the file that the command line names. Prints why it cannot be read, and exits with EXIT_REPORTED."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--id", required=True)
     parser.add_argument("--source", type=Path, required=True)

@@ -114,7 +114,7 @@ def picture_seconds(loop: "Loop") -> float:
 
 
 def vectors_of(rows: Iterable["Row"]) -> np.ndarray:
-    """The numbers of the vectors that these rows show."""
+    """The numbers of the vectors that these rows show, int32 [vectors], in order and with repetitions."""
     shown = [sequence.vectors for row in rows for sequence in row.sequences if sequence.vectors is not None]
     numbers = np.concatenate(shown) if shown else np.empty(0, dtype=np.int32)
     return numbers[numbers >= 0]

@@ -65,7 +65,9 @@ def import_plain(
     dtype: "torch.dtype",
     out: Path,
 ) -> "tuple[Artifact, Scores, Scores]":
-    """Writes a plain adapter. Returns the artifact, and the log-probabilities with the adapter and without it."""
+    """Writes a plain adapter. Returns the artifact, and the log-probabilities with the adapter and without it. Raises
+    JobError("adapter_invalid") if a weight is not finite.
+    """
     from trainer.model.load import load_base, trainable, with_adapter, zero_adapter
     from trainer.run import probe
     from trainer.run.artifact import save
@@ -88,7 +90,8 @@ def import_reading(
     out: Path,
 ) -> "tuple[Artifact, Scores, Scores]":
     """Writes an adapter that is not plain as what PEFT reads in it: a plain one where that is exact, else the whole
-    model. Returns the artifact, and the log-probabilities of PEFT's reading and of the base.
+    model. Returns the artifact, and the log-probabilities of PEFT's reading and of the base. Raises
+    JobError("adapter_invalid") if two readings differ.
     """
     from trainer.model.load import load_base
     from trainer.run import foreign_adapter, probe

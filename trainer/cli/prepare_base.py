@@ -58,7 +58,9 @@ def tokenizer_of(fields: Mapping[str, Any]) -> str:
 
 
 def restore_from_gguf(gguf_file: Path, folder: Path) -> None:
-    """Writes a GGUF file as a Hugging Face checkpoint folder, dequantized to float32."""
+    """Writes a GGUF file as a Hugging Face checkpoint folder, dequantized to float32. Exits with the reason if its
+    tokenizer is not one of PRE_TOKENIZERS.
+    """
     import gguf
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer

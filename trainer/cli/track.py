@@ -42,14 +42,16 @@ class TensorBoard(Tracker):
         self.writer = Writer(str(folder))
 
     def params(self, values: dict) -> None:
-        pass
+        """Sends nothing."""
 
     def metrics(self, step: int, values: dict[str, float]) -> None:
+        """Writes a scalar a figure, and flushes: who watches sees it at once."""
         for name, value in without_old(values, step, self.last_steps).items():
             self.writer.add_scalar(name, value, step)
         self.writer.flush()
 
     def end(self) -> None:
+        """Closes the file."""
         self.writer.close()
 
 
@@ -81,14 +83,17 @@ class MlFlow(Tracker):
         mlflow.start_run(run_id=run_id, run_name=run, tags={"tunery_job": run}, log_system_metrics=False)
 
     def params(self, values: dict) -> None:
+        """Logs them as parameters."""
         self.mlflow.log_params(values)
 
     def metrics(self, step: int, values: dict[str, float]) -> None:
+        """Logs the figures that the run did not have when it was continued."""
         fresh = without_old(values, step, self.last_steps)
         if fresh:
             self.mlflow.log_metrics(fresh, step=step)
 
     def end(self) -> None:
+        """Marks the run as finished."""
         self.mlflow.end_run()
 
 
@@ -112,13 +117,16 @@ class WeightsAndBiases(Tracker):
         self.last_step = self.run.step - 1 if self.run.resumed else -1
 
     def params(self, values: dict) -> None:
+        """Puts them into the run's configuration, over those of a run that continues."""
         self.run.config.update(values, allow_val_change=True)
 
     def metrics(self, step: int, values: dict[str, float]) -> None:
+        """Logs the figures of a step after those that the run had when it was continued."""
         if step > self.last_step:
             self.run.log(values, step=step)
 
     def end(self) -> None:
+        """Waits until all is sent."""
         self.run.finish()
 
 

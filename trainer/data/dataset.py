@@ -79,10 +79,12 @@ class Sequence:
 
     @property
     def tokens(self) -> int:
+        """Its length, with the vectors of its pictures."""
         return len(self.ids)
 
     @property
     def targets(self) -> int:
+        """How many of its tokens are learned."""
         return int(self.trained.sum())
 
 
@@ -100,10 +102,12 @@ class Row:
 
     @property
     def tokens(self) -> int:
+        """Tokens of all its sequences."""
         return sum(sequence.tokens for sequence in self.sequences)
 
     @property
     def targets(self) -> int:
+        """Learned tokens of all its sequences."""
         return sum(sequence.targets for sequence in self.sequences)
 
 
@@ -169,7 +173,8 @@ def prepare(
     Conversations are cut at their end. Preferences (pairs and rated answers) are cut at the front of their prompt, as
     their answers count as a whole.
 
-    `numbers`: the rows' numbers in the dataset, if these are not all of its rows.
+    `numbers`: the rows' numbers in the dataset, if these are not all of its rows. Raises JobError("dataset_invalid") if
+    a row cannot be rendered, or if no row is left.
     """
     kept: list[Row] = []
     plain: list[Example] = []
@@ -313,7 +318,9 @@ def _batches(conversations: list[Conversation]) -> Iterator[range]:
 def prepare_splits(
     spec: Spec, rows: list[Conversation | Pair], tokenizer: Tokenizer, max_length: int, protocol: Protocol
 ) -> tuple[Prepared, Prepared | None]:
-    """The learned rows, and the validation rows: a share of the dataset or another dataset."""
+    """The learned rows, and the validation rows: a share of the dataset or another dataset; None without validation.
+    Raises JobError("dataset_invalid") as `prepare`, or if one row is to be split.
+    """
     evaluation = spec.evaluation
     if evaluation.dataset:
         held_out = read_rows(Path(evaluation.dataset.path), evaluation.dataset.sha256, spec.options.objective)

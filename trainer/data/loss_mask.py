@@ -30,7 +30,9 @@ TEMPLATE_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "name")
 def render(
     messages: list[Message], tokenizer: Tokenizer, open_turn: bool = False, tools: list[dict[str, Any]] | None = None
 ) -> str:
-    """Renders a conversation with the model's chat template; `open_turn` opens an assistant's turn at the end."""
+    """Renders a conversation with the model's chat template; `open_turn` opens an assistant's turn at the end. Raises
+    JobError("dataset_invalid") if the template does not take it.
+    """
     if not messages:
         return ""
     fields = [{name: message[name] for name in TEMPLATE_FIELDS if name in message} for message in messages]

@@ -38,6 +38,7 @@ class Shown:
 
     @property
     def vectors(self) -> int:
+        """How many vectors the picture has."""
         return int(self.is_vector.sum())
 
 
@@ -199,6 +200,7 @@ class SquareSight(Sight):
         return self.config.boi_token_id
 
     def complete(self, rendered: str) -> str:
+        """Puts blank lines around each picture, as the family's processor does."""
         return rendered.replace(self.image_text, f"\n\n{self.image_text}\n\n")
 
     def _show(self, height: int, width: int) -> Shown:

@@ -54,7 +54,9 @@ class LoraPair:
         return (*experts, inputs, outputs) if self.transposed else (*experts, outputs, inputs)
 
     def rows(self, span: slice) -> torch.Tensor:
-        """What is added to these rows of the stored weight, float32."""
+        """What is added to these rows of the stored weight, float32 [rows, ...]: experts, where there are some, are
+        rows.
+        """
         if self.transposed:
             return (self.scale * self.a[:, span]).T @ self.b.T
         return self.b[span] @ (self.scale * (self.a if self.a.ndim == 2 else self.a[span]))
@@ -163,7 +165,7 @@ def _pair(module: str, parts: dict[str, Entry], config: dict) -> LoraPair:
 
 
 def read_finite(entry: Entry, name: str) -> torch.Tensor:
-    """The tensor in float32. Raises JobError("adapter_invalid") if it has NaN or infinite values."""
+    """The tensor as float32, in its stored shape. Raises JobError("adapter_invalid") if a value is not finite."""
     tensor = entry.whole().float()
     if not bool(tensor.isfinite().all()):
         raise invalid(f"The adapter's {name} has weights that are not numbers (NaN or infinite).")

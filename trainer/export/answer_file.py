@@ -20,7 +20,9 @@ def read(path: Path) -> dict | None:
 
 
 def write(path: Path, rows: list[dict], **more: object) -> None:
-    """Writes atomically: a killed process leaves no partial answers."""
+    """Writes atomically: a killed process leaves no partial answers. Raises JobError("adapter_invalid") if a
+    log-probability is not finite.
+    """
     for row in rows:
         if not all(math.isfinite(value) for value in row["log_probabilities"]):
             raise JobError("adapter_invalid", "The model computes no numbers (NaN or infinite).")

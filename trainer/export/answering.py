@@ -63,7 +63,7 @@ def log_probabilities(model: Model, prompt: list[int] | Sequence, answer: list[i
 
 
 def rounded(logarithms: torch.Tensor) -> list[float]:
-    """Log-probabilities as they are stored, to five digits. Raises JobError("adapter_invalid") if one is not finite."""
+    """Log-probabilities [tokens] as stored, to five digits. Raises JobError("adapter_invalid") if one is not finite."""
     if not bool(logarithms.isfinite().all()):
         raise JobError("adapter_invalid", "The model computes no numbers (NaN or infinite): its weights are too large.")
     return [round(float(value), 5) for value in logarithms]

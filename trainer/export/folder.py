@@ -60,7 +60,9 @@ def without_local_keys(values: dict) -> dict:
 
 
 def write_config(source: Path, out: Path, dtype: str | None, untied: bool) -> None:
-    """Writes `config.json` as transformers 5 does, plus the names that earlier releases and other readers need."""
+    """Writes `config.json` as transformers 5 does, plus the names that earlier releases and other readers need. Raises
+    JobError("parameter_not_supported") for a checkpoint that brings its own code.
+    """
     config = without_local_keys(read_json(source / "config.json"))
     if config.get("auto_map"):
         raise JobError(

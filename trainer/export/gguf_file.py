@@ -61,7 +61,7 @@ def require_described(file: Path, folder: Path) -> None:
 
 def adapter_file(spec: Export, out: Path) -> Path:
     """Writes the adapter alone: the file that the engine serves, or a conversion to another type with the same
-    metadata.
+    metadata. Raises JobError("parameter_not_supported") for a type that adapters cannot have.
     """
     kind = spec.quantization or ADAPTER_TYPE
     if kind not in ADAPTER_TYPES:

@@ -53,7 +53,7 @@ class Session:
         return cache
 
     def run(self, tokens: list[int], cache: Cache) -> tuple[np.ndarray, Cache]:
-        """The logits after each of the tokens, which follow those in the cache, and the new cache."""
+        """The logits after each token, float32 [tokens, vocabulary], and the cache with them behind those it had."""
         past = next(iter(cache.values())).shape[2]
         feeds = {
             "input_ids": np.array([tokens], np.int64),

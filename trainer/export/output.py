@@ -112,7 +112,9 @@ def write_checkpoint_folder(spec: Export, out: Path, dtype: str | None, vectors:
 
 
 def write_adapter_folder(spec: Export, out: Path) -> None:
-    """Writes the adapter for PEFT, with the base's public name."""
+    """Writes the adapter for PEFT, with the base's public name. Raises JobError("adapter_invalid") if a file is
+    missing.
+    """
     model_folder = Path(spec.model.folder)
     try:
         config = json.loads((model_folder / "adapter_config.json").read_text())

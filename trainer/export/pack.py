@@ -29,7 +29,7 @@ EARLIEST = 315532800
 
 def pack(spec: Export, folder: Path, report: StageReport) -> dict:
     """Packs the export in `folder/out`. Returns the data of the `result` line: `out`, and the name, size and SHA-256 of
-    each of its `files`.
+    each of its `files`. Raises JobError("internal") if a single file is to be packed.
     """
     (output,) = (folder / "out").iterdir()
     files = sorted(path for path in output.rglob("*") if path.is_file()) if output.is_dir() else [output]

@@ -98,7 +98,7 @@ def score(model: Model, prompt: list[int] | Sequence, answer: list[int]) -> list
 
 
 def checkpoint_folder(spec: Export) -> Path:
-    """The full checkpoint: the model's own, or the base of its adapter."""
+    """The full checkpoint: the model's own, or the base of its adapter. Raises JobError("base_missing") without one."""
     folder = Path(spec.model.folder if spec.model.kind == "model" else spec.base.path)
     if not (folder / "config.json").exists():
         raise JobError("base_missing", f"The checkpoint of {spec.base.id} is not there any more.")

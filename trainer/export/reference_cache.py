@@ -44,7 +44,9 @@ def today() -> str:
 
 
 def prompts_of(spec: Export) -> list[list[dict]]:
-    """Prompts of held-out rows if the training had any; general questions for a model without rows."""
+    """Prompts of held-out rows if the training had any; general questions for a model without rows. Raises
+    JobError("internal") if the file of rows cannot be read.
+    """
     rows = []
     if spec.probe and Path(spec.probe).exists():
         try:

@@ -57,7 +57,9 @@ def finish(spec: Export, folder: Path, report: StageReport) -> dict:
 
 
 def check(spec: Export, folder: Path, report: StageReport) -> dict:
-    """The answers of the exported files in `folder/out`; the engine checks a GGUF file itself."""
+    """The answers of the exported files in `folder/out`; the engine checks a GGUF file itself. Raises
+    JobError("internal") without reference answers.
+    """
     from trainer.export import answer_file
 
     reference_answers = answer_file.read(Path(spec.reference))
@@ -91,6 +93,7 @@ class Progress:
         self._last, self._stage = 0.0, ""
 
     def __call__(self, stage: str, done: float) -> None:
+        """`done`: the finished share of the stage, 0 to 1."""
         now = time.monotonic()
         if stage != self._stage or done >= 1 or now - self._last >= 0.5:
             self._last, self._stage = now, stage

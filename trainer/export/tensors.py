@@ -52,7 +52,9 @@ class Entry:
         return prod(self.shape) * DTYPES[self.dtype].itemsize
 
     def pieces(self) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Chunks of rows of the first dimension. A scalar is one row."""
+        """Chunks of at most CHUNK_VALUES numbers: the rows of the first dimension, and these [rows, ...]. A scalar is
+        one row. Raises JobError("internal") if the file ends before the tensor does.
+        """
         rows = self.shape[0] if self.shape else 1
         width = prod(self.shape[1:])
         step = max(1, CHUNK_VALUES // max(1, width))
@@ -70,7 +72,7 @@ class Entry:
                 )
 
     def whole(self) -> torch.Tensor:
-        """The whole tensor in memory. Raises JobError("internal") if the file ends before it does."""
+        """The tensor in memory, in its shape. Raises JobError("internal") if the file ends before it does."""
         parts = [piece for _, piece in self.pieces()]
         return (torch.cat(parts) if parts else torch.empty(0, dtype=DTYPES[self.dtype])).view(self.shape)
 
@@ -125,7 +127,7 @@ def read_checkpoint(folder: Path) -> dict[str, Entry]:
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """A tensor to write: `pieces` generates its rows in order."""
+    """A tensor to write: `pieces` generates its rows in order, each piece [rows, ...]."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -140,7 +142,7 @@ class PlannedTensor:
 def write_checkpoint(folder: Path, planned: dict[str, PlannedTensor], shard_bytes: int, report: Report) -> None:
     """Writes `model.safetensors`, or several files of at most `shard_bytes` with their index. Syncs every file.
 
-    Calls `report` with the finished share.
+    Calls `report` with the finished share. Raises JobError("internal") if a tensor's pieces have another size.
     """
     shards: list[dict[str, PlannedTensor]] = [{}]
     for name, tensor in planned.items():
@@ -164,7 +166,9 @@ def write_checkpoint(folder: Path, planned: dict[str, PlannedTensor], shard_byte
 
 
 def write_file(path: Path, planned: dict[str, PlannedTensor]) -> Iterator[int]:
-    """Yields the size of each chunk once it is written."""
+    """Writes a safetensors file. Yields the size in bytes of each piece once it is written. Raises JobError("internal")
+    if a tensor's pieces have another size than was planned.
+    """
     header: dict[str, dict[str, Any]] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for name, tensor in planned.items():

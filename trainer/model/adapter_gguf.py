@@ -152,8 +152,8 @@ def unconvertible(name: str, why: str) -> JobError:
 
 
 def tables(number: int, shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-    """In a weight's shape: the row of each entry, its column, both with the number of its pair; and ones. A stack's
-    rows count on from expert to expert.
+    """Three float64 tensors of a weight's shape [outputs, inputs] or [experts, outputs, inputs]: the row of each entry,
+    its column, both with the number of its pair; and ones. A stack's rows continue from expert to expert.
     """
     *stack, outputs, inputs = shape
     lines = torch.arange(outputs * (stack[0] if stack else 1), dtype=torch.float64).reshape(*stack, outputs, 1)
@@ -169,7 +169,8 @@ def moved(
     sources: list[Pair], rows: torch.Tensor, columns: torch.Tensor, ones: torch.Tensor, name: str
 ) -> tuple[Pair, set[int]]:
     """The pair of an engine's weight whose entries come from these rows and columns of the sources' weights, and the
-    sources' numbers.
+    sources' numbers. `rows`, `columns` and `ones` are the `tables` after the conversion, in the engine's shape. Raises
+    JobError("adapter_invalid") if the conversion mixes rows and columns.
     """
     if rows.ndim == 3:
         parts = [moved(sources, *tables, name) for tables in zip(rows, columns, ones, strict=True)]

@@ -117,7 +117,10 @@ class Experts:
         return weight.T if self.module.is_transposed else weight
 
     def compute(self, x: torch.Tensor, index: torch.Tensor, weights: torch.Tensor, read: Weights) -> torch.Tensor:
-        """As `forward`, with these frozen weights."""
+        """As `forward`, with frozen weights that `read` returns.
+
+        x [tokens, width]; `index`, each token's experts, and `weights`, their shares: [tokens, experts per token].
+        """
         module, chosen = self.module, index.shape[-1]
         first = "gate_up_proj" if module.has_gate else "up_proj"
         factors = {name: factors_by_expert(wrapper) for name, wrapper in self.adapters.items()}

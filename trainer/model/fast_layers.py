@@ -287,7 +287,7 @@ class FastLayer:
         **_: object,
     ) -> torch.Tensor:
         """The layer's residual stream, float32 [1, tokens, width], as transformers' layer computes it. Position
-        embeddings: cos and sin [1, tokens, size].
+        embeddings: cos and sin [1, tokens, size]. Raises ValueError if they rotate a part of each head alone.
         """
         x = hidden_states[0]
         if self.rotates and position_embeddings[0].shape[-1] != self.head_size:

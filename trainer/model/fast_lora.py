@@ -104,7 +104,7 @@ class LinearGroup:
         return inputs[: len(self.outputs)], inputs[len(self.outputs) :], ups
 
     def weights(self) -> torch.Tensor:
-        """The matrix with current values."""
+        """The matrix [height, inputs + ranks] with current values."""
         if self.matrix is None:
             matrix = self._empty_matrix()
             weights, downs, ups = self._parts(matrix)
@@ -124,7 +124,7 @@ class LinearGroup:
         return [*self.downs, *self.ups]
 
     def outputs_of(self, joint: torch.Tensor) -> list[torch.Tensor]:
-        """The columns of each layer, as views."""
+        """The columns of each layer in [tokens, width or more], as views [tokens, outputs]."""
         return list(joint[:, : self.width].split(self.outputs, dim=1))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -157,7 +157,9 @@ class LinearGroup:
         return torch.empty(tokens, self.height, dtype=self.dtype, device=self.device)
 
     def backward(self, gradient: torch.Tensor, saved: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The gradients of `parameters`. Call `input_gradient` afterwards for the gradient of x."""
+        """The gradients of `parameters`, from that of the outputs [tokens, height] and what `forward` returned. Call
+        `input_gradient` afterwards for the gradient of x.
+        """
         if not self.adapted:
             return []
         (extended,) = saved

@@ -155,7 +155,7 @@ def add_norm_backward(
     rounded: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The gradient of x of `add_norm`, float32, from those of the norm (bfloat16) and of the sum (float32), also
-    written into the columns of `rounded`, bfloat16.
+    written into the columns of `rounded`, bfloat16. All [tokens, width].
     """
     tokens, width = total.shape
     out, block = torch.empty_like(total), triton.next_power_of_2(width)
@@ -250,7 +250,9 @@ class Attention:
         layout: Layout,
         gradient: torch.Tensor,
     ) -> None:
-        """Writes the gradients of q, k and v to the beginnings of the rows of `gradient`."""
+        """Writes the gradients of q, k and v to the beginnings of the rows of `gradient` [tokens, width or more], from
+        that of the results [tokens, heads x size] and what `forward` was given and returned.
+        """
         q, k, v, rows_out, log_sums, *random = saved
         rows = gather_backward(out_gradient, layout).contiguous().view_as(rows_out)
         gradients = torch.ops.aten._flash_attention_backward(

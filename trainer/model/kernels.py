@@ -97,7 +97,7 @@ def add_norm_backward(
     rounded: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The gradient of x of `add_norm`, float32, from those of the norm (bfloat16) and of the sum (float32), also
-    written into `rounded`, bfloat16.
+    written into `rounded`, bfloat16. All [tokens, width].
     """
     out = torch.empty_like(total)
     stride = 0 if rounded is None else rounded.stride(0)
@@ -216,7 +216,9 @@ class Attention:
         layout: Layout,
         gradient: torch.Tensor,
     ) -> None:
-        """Writes the gradients of q, k and v to the beginnings of the rows of `gradient`."""
+        """Writes the gradients of q, k and v to the beginnings of the rows of `gradient` [tokens, width or more], from
+        that of the results [tokens, heads x size] and what `forward` was given and returned.
+        """
         (log_sums,), documents = saved, _documents(layout)
         longest = int(documents[:, 1].max())
         workspace = torch.empty(len(documents), self.key_heads, longest, 2, self.size)

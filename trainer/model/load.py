@@ -152,7 +152,9 @@ def _freeze_all_but_text(base: Model) -> None:
 
 
 def with_adapter(base: Model, spec: ModelSpec) -> Model:
-    """The base, frozen, with a fresh adapter or that of `spec.start`."""
+    """The base, frozen, with a fresh adapter or that of `spec.start`. Raises JobError("adapter_invalid") if the base
+    has no experts and some are to be adapted, and "base_missing" if the adapter to start from is missing or changed.
+    """
     assert spec.lora, "the spec of an adapter has its shape"
     config = lora_config(spec.lora)
     if spec.lora.experts:
@@ -183,8 +185,8 @@ def with_adapter(base: Model, spec: ModelSpec) -> Model:
 
 
 def adapter_weights(start: Start) -> dict[str, torch.Tensor]:
-    """The weights of the adapter to start from, by PEFT's names. Raises JobError("base_missing") if it is missing or
-    changed.
+    """The weights of the adapter to start from by PEFT's names, A [rank, inputs] and B [outputs, rank]. Raises
+    JobError("base_missing") if it is missing or changed.
     """
     file = Path(start.path) / "adapter_model.safetensors"
     if not file.exists() or sha256_of(file) != start.sha256:

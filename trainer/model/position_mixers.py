@@ -237,7 +237,9 @@ class Check:
 
     @torch.no_grad()
     def run(self, documents: list[torch.Tensor], step: int = 1) -> Any:
-        """What the last of the layers returns for a pack of documents, whose positions are `step` apart."""
+        """What the last of the layers returns for a pack of documents, each token ids int64 [length], whose positions
+        are `step` apart.
+        """
         lengths = [len(document) for document in documents]
         results: list[Any] = []
 

@@ -49,7 +49,7 @@ def module_of(base: Model) -> torch.nn.Module:
 
 
 def weights_of(base: Model) -> dict[str, torch.Tensor]:
-    """The weights of the projector in force, under the ends of their names in a checkpoint."""
+    """The projector's weights in force, in their stored shapes, under the ends of their names in a checkpoint."""
     weights = module_of(base).state_dict()
     return {f"{PATHS[base.config.model_type]}.{name}": value for name, value in weights.items()}
 

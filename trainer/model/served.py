@@ -47,7 +47,7 @@ class BaseFiles:
                 self.names[name] = stored[id(weight)]
 
     def read(self, name: str, unless: torch.dtype | None = None) -> torch.Tensor | None:
-        """A weight, or None if it is not there, or stored as `unless`."""
+        """A weight in its stored shape and type. None if it is not there, or stored as `unless`."""
         stored = self.names.get(name.replace(".base_layer.", "."))
         if stored is None:
             return None

@@ -41,7 +41,7 @@ class Skeleton:
 
     def as_stored(self, name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
         """A weight by the model's name, as the checkpoint's files keep it: maybe under another name, transposed, or as
-        a tensor for each expert, which are one weight in memory.
+        a tensor [outputs, inputs] for each expert, which are one weight in memory.
         """
         from transformers.core_model_loading import revert_weight_conversion
 
@@ -58,7 +58,7 @@ class Skeleton:
         return names[0] if len(names) == 1 else name
 
     def read(self, stored: str) -> torch.Tensor:
-        """A tensor of the files."""
+        """A tensor of the files, in its stored shape and type."""
         with safe_open(self.files[stored], "pt") as opened:
             return opened.get_tensor(stored)
 

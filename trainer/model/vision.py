@@ -180,14 +180,18 @@ class Features:
         return self.vectors.index_select(0, numbers).to(self.device)
 
     def require(self, numbers: np.ndarray) -> None:
-        """Makes the vectors with these numbers that are not there yet."""
+        """Encodes the pictures of the vectors with these numbers, int [n], where that is not done yet. Raises
+        JobError("dataset_invalid") if a picture cannot be read.
+        """
         if not self.done.all():
             for index in np.unique(np.searchsorted(self.firsts, numbers, side="right") - 1):
                 self.encode(int(index))
 
     @torch.no_grad()
     def encode(self, index: int) -> None:
-        """Makes the vectors of a picture, if they are not there."""
+        """Makes the vectors of a picture, if they are not there. Raises JobError("dataset_invalid") if it cannot be
+        read.
+        """
         if self.done[index]:
             return
         if not self.slow_down and fast_tower.fits(tower_of(self.base)):

@@ -44,7 +44,7 @@ class Service:
         return self._patiently(lambda: self._json("POST", path, data, {"content-type": "application/json"}))
 
     def download(self, path: str, target: Path, sha256: str) -> None:
-        """Writes `target` whole and verified, or not at all."""
+        """Writes `target` whole and verified, or not at all. Raises RunEnded, or ServiceGone if it never arrives so."""
         part = target.with_name(f"{target.name}.{os.getpid()}.part")
 
         def fetch() -> None:

@@ -36,8 +36,8 @@ def write_drafts(rows: list[Row], objective: str, vocab_size: int, path: Path, m
 
 
 def answers(rows: list[Row], objective: str) -> Iterator[np.ndarray]:
-    """The tokens of each answer that `rows` teach: every run of learned tokens, with the token that ends its turn. Of a
-    pair the chosen answer, of rated answers the good ones.
+    """The tokens of each answer that `rows` teach, int32 [tokens]: every run of learned tokens, with the token that
+    ends its turn. Of a pair the chosen answer, of rated answers the good ones.
     """
     for row in rows:
         if row.label is not False:
@@ -55,7 +55,7 @@ def _learned_runs(sequence: Sequence) -> Iterator[np.ndarray]:
 
 
 def distinct(answers: Iterator[np.ndarray]) -> list[np.ndarray]:
-    """Each answer once, in their order. Remembers hashes, as a copy of all answers would take too much memory."""
+    """Each answer, int32 [tokens], once, in their order. Remembers hashes: copies would take too much memory."""
     seen: dict[bytes, np.ndarray] = {}
     for answer in answers:
         seen.setdefault(blake2b(answer.data, digest_size=16).digest(), answer)
@@ -63,7 +63,7 @@ def distinct(answers: Iterator[np.ndarray]) -> list[np.ndarray]:
 
 
 def sample(answers: list[np.ndarray], most: int) -> list[np.ndarray]:
-    """Answers with at most `most` tokens and separators, taken evenly from all of them."""
+    """Answers, each [tokens], with at most `most` tokens and separators in all, taken evenly from all of them."""
     costs = [len(answer) + 1 for answer in answers]
     total, passed, used = sum(costs), 0, 0
     if total <= most:

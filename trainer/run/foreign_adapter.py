@@ -200,8 +200,8 @@ def _factors(layer: LoraLayer) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def balanced(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Factors of the same product, of the same rank, without large parts that cancel each other: those would be lost in
-    half precision.
+    """Factors A [rank, inputs] and B [outputs, rank] of the same product, of the same rank, without large parts that
+    cancel each other: those would be lost in half precision.
     """
     left, left_core = torch.linalg.qr(b.double())
     right, right_core = torch.linalg.qr(a.double().T)
@@ -373,7 +373,8 @@ def is_repeatable(reading: Reading, again: Reading) -> bool:
 
 
 def write_plain(pairs: dict[str, tuple[torch.Tensor, torch.Tensor]], config: dict, folder: Path) -> tuple[Lora, str]:
-    """Writes a plain adapter with these pairs, and returns its shape and the SHA-256 of its weights.
+    """Writes a plain adapter with these pairs, A [rank, inputs] and B [outputs, rank] in float32 by the names of their
+    modules. Returns its shape and the SHA-256 of its weights.
 
     Its alpha is the configuration's where that is a whole number; B has the rest of the scale. Zeros fill up to the
     largest rank.

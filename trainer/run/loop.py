@@ -280,7 +280,7 @@ class Loop:
 
     def step(self, batch: list[Row]) -> tuple[float, float, float, dict[str, float]]:
         """One optimizer step. Returns the batch's loss, the gradient's norm before clipping, the learning rate, and
-        figures of the batch.
+        figures of the batch. Raises JobError("non_finite_loss") before the weights change.
         """
         training, step = self.spec.training, self.totals.step
         # Seeds dropout by the step: a resumed run draws the same noise without stored state.

@@ -127,15 +127,19 @@ class Preferences(Objective):
         self.reference = torch.full((len(rows), 2), math.nan)
 
     def units(self, batch: list[Row]) -> list[Row]:
+        """The rows: both answers of a pair belong to one pass."""
         return batch
 
     def weight(self, batch: list[Row]) -> int:
+        """The number of rows."""
         return len(batch)
 
     def row_losses(self, batch: list[Row], units: Iterator[float]) -> list[tuple[Row, float]]:
+        """A unit is a row."""
         return list(zip(batch, units, strict=True))
 
     def missing(self, rows: list[Row]) -> list[Row]:
+        """The rows whose log-probabilities at the start are unknown."""
         return [row for row in rows if self.reference[self.index[id(row)]].isnan().any()]
 
     def references_of(self, group: list[Row]) -> torch.Tensor:
@@ -167,6 +171,7 @@ class Preferences(Objective):
 
     @torch.no_grad()
     def score(self, model: Model, data: Prepared, limits: Limits, batch_size: int) -> Scores:
+        """Scores held-out rows with the model as it will be served. Their references are computed already."""
         was_training = model.training
         model.eval()
         table: list[list[float]] = []
@@ -197,9 +202,11 @@ class Dpo(Preferences):
     columns = ("margin", "accuracy")
 
     def begin(self, model: Model, batch: list[Row], limits: Limits, distributed: Distributed) -> None:
+        """Counts the learned tokens of chosen answers, a row's mean, which `sft_weight` needs."""
         self.chosen_targets = sum(row.sequences[0].targets for row in batch) / len(batch)
 
     def losses(self, group: list[Row], token_losses: torch.Tensor) -> torch.Tensor:
+        """[pairs, 3]: loss, margin of the rewards, and 1 where the chosen answer has the higher one."""
         options = self.options
         log_probabilities = self.log_probabilities(group, token_losses)
         ratios = log_probabilities - self.references_of(group)
@@ -221,6 +228,7 @@ class Dpo(Preferences):
         return torch.stack([loss, margin.detach(), (margin > 0).float()], 1)
 
     def summary(self, table: list[list[float]]) -> dict[str, float]:
+        """The mean margin, and the share of pairs whose chosen answer has the higher reward."""
         margins, hits = zip(*table, strict=True)
         return {"reward_margin": sum(margins) / len(margins), "reward_accuracy": sum(hits) / len(hits)}
 
@@ -244,6 +252,7 @@ class Kto(Preferences):
         self.moved = torch.zeros(())
 
     def batches(self, order: list[int], epoch: int, size: int, seed: int) -> list[list[int]]:
+        """The same batches in each epoch, in another order."""
         fixed = order_of(0, len(order), seed)
         batches = super().batches(fixed, 0, size, seed)
         return batches if epoch == 0 else [batches[index] for index in order_of(epoch, len(batches), seed)]
@@ -273,6 +282,7 @@ class Kto(Preferences):
         return joined.part(0, self.max_length)
 
     def reference_log_probabilities(self, model: Model, group: list[Row], limits: Limits) -> torch.Tensor:
+        """[rows, 2]: of the row's own answer, and of its prompt with another row's answer."""
         answers = super().reference_log_probabilities(model, group, limits)
         return torch.cat([answers, self._mismatched_log_probabilities(model, group, limits)], 1)
 
@@ -284,6 +294,7 @@ class Kto(Preferences):
         return torch.cat(parts) if parts else torch.empty(0, 1, device=self.device)
 
     def begin(self, model: Model, batch: list[Row], limits: Limits, distributed: Distributed) -> None:
+        """Estimates over all ranks how far the model has moved from its start (the paper's z0)."""
         mismatched = [self.mismatched[self.index[id(row)]] for row in batch]
         own_rows = [batch[index] for index in distributed.shard([row.tokens for row in mismatched])]
         with torch.no_grad():
@@ -294,6 +305,7 @@ class Kto(Preferences):
         self.moved = (distributed.sum(change) / len(batch)).clamp(min=0)
 
     def losses(self, group: list[Row], token_losses: torch.Tensor) -> torch.Tensor:
+        """[rows, 3]: loss, reward, and 1 for an answer that is rated good."""
         options = self.options
         reward = options.beta * (self.log_probabilities(group, token_losses)[:, 0] - self.references_of(group)[:, 0])
         good = torch.tensor([float(unit.label is True) for unit in group], device=self.device)

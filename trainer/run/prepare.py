@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 def prepare_run(spec: Spec, folder: Path, protocol: Protocol) -> "tuple[Loop, Tokenizer, float]":
     """Returns the loop, restored from its checkpoint if there is one, its tokenizer, and the predicted peak memory in
-    bytes.
+    bytes. Raises JobError("dataset_invalid") for rows that cannot be learned from, "base_missing" and others for what
+    is missing, and "out_of_memory" for a run that does not fit.
     """
     protocol.emit("status", "Preparing the data", phase="preparing")
     # These imports take seconds; the line above should not wait for them.

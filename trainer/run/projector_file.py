@@ -19,7 +19,9 @@ TYPE = "f16"
 
 
 def write_projector(model: Model, spec: ModelSpec, out: Path) -> Path:
-    """Converts the model's projector, with its base's vision tower, to `out/mmproj.gguf`."""
+    """Converts the model's projector, with its base's vision tower, to `out/mmproj.gguf`. Raises JobError("internal")
+    if the converter writes none.
+    """
     from safetensors.torch import save_file
 
     file, base = out / NAME, Path(spec.base.path)

@@ -63,6 +63,7 @@ class LayerKind(str):
     former: str
 
     def __new__(cls, kind: str, former: str) -> "LayerKind":
+        """`kind` is the string; `former`, its name in earlier releases."""
         new = super().__new__(cls, kind)
         new.former = former
         return new

@@ -79,7 +79,7 @@ class Distributed:
         return all_lines.tolist()
 
     def sum(self, value: torch.Tensor) -> torch.Tensor:
-        """The sum of a value over all ranks."""
+        """The sum of a value, of any shape, over all ranks; in place."""
         if self.world > 1:
             dist.all_reduce(value)
         return value

@@ -150,17 +150,19 @@ class SilentProtocol(Protocol):
         self.stop_requested = False
 
     def emit(self, type: str, message: str, **data: object) -> None:
-        pass
+        """Reports nothing."""
 
     def metrics_due(self, last: bool) -> bool:
+        """Never."""
         return False
 
     def steps_begin(self) -> None:
-        pass
+        """SIGTERM keeps its meaning."""
 
     def steps_end(self) -> None:
-        pass
+        """SIGTERM keeps its meaning."""
 
     @contextmanager
     def interruptible(self) -> Generator[None]:
+        """Nothing interrupts it."""
         yield
