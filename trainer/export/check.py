@@ -9,7 +9,7 @@ from trainer.data.loss_mask import prompt_ids
 from trainer.export.answering import greedy, log_probabilities
 from trainer.export.folder import end_tokens
 from trainer.export.seeing import eyes_of, load, with_adapter
-from trainer.export.spec import Report
+from trainer.runtime.protocol import Report
 
 
 def runtime(base: Path | None) -> str:

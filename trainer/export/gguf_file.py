@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 from trainer.export.spec import UNQUANTIZED, Export
-from trainer.export.tensors import FLOATING, read_checkpoint
 from trainer.model.adapter_gguf import write_adapter_gguf
+from trainer.model.tensors import FLOATING, read_checkpoint
 from trainer.runtime.converters import run_converter
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sync

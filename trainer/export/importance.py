@@ -16,10 +16,11 @@ from safetensors.torch import load_file, save_file
 from trainer.data.loss_mask import token_ids
 from trainer.data.rows import example_of
 from trainer.data.tokenizer import Tokenizer
-from trainer.export.spec import Export, Report
+from trainer.export.spec import Export
 from trainer.model.model import Model
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import atomic_write
+from trainer.runtime.protocol import Report
 
 # Enough for means over thousands of inputs to settle; takes a minute for a model of a billion weights on two cores.
 MAX_TOKENS, MAX_ROW_TOKENS = 4096, 512

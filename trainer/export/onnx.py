@@ -29,8 +29,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from trainer.export.onnx_write_monitor import WriteMonitor
-from trainer.export.spec import Report
 from trainer.runtime.errors import JobError
+from trainer.runtime.protocol import Report
 
 # Files of the checkpoint that are not copied.
 NOT_COPIED = (".safetensors", ".safetensors.index.json")

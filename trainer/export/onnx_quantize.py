@@ -18,7 +18,7 @@ import onnx
 import onnx_ir as ir
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
-from trainer.export.spec import Report
+from trainer.runtime.protocol import Report
 
 BLOCK = 32
 # Columns of a matrix quantized at once, so that a vocabulary's matrix is not in memory several times.

@@ -5,7 +5,7 @@ import ctypes
 import threading
 from pathlib import Path
 
-from trainer.export.spec import Report
+from trainer.runtime.protocol import Report
 
 INTERVAL_SECONDS = 0.1
 MADV_PAGEOUT = 21

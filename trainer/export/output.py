@@ -6,7 +6,6 @@ from pathlib import Path
 
 from trainer.data.sight import PROCESSOR_FILES
 from trainer.export import importance, onnx
-from trainer.export.adapter import read_adapter
 from trainer.export.card import write_card
 from trainer.export.folder import (
     copy_other,
@@ -18,12 +17,14 @@ from trainer.export.folder import (
     write_tokenizer,
 )
 from trainer.export.gguf_file import adapter_file, convert, link_or_copy, type_of
-from trainer.export.merge import merge
 from trainer.export.reference import checkpoint_folder, load_tokenizer
-from trainer.export.spec import DTYPES, Export, Report, StageReport
-from trainer.export.tensors import FLOATING, INDEX, read_checkpoint
+from trainer.export.spec import DTYPES, Export, StageReport
+from trainer.model.adapter_changes import read_adapter
+from trainer.model.merge import merge
+from trainer.model.tensors import FLOATING, INDEX, read_checkpoint
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sync_tree
+from trainer.runtime.protocol import Report
 
 
 def write_output(spec: Export, folder: Path, report: StageReport) -> Path | None:

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from trainer.export.card import add_check
-from trainer.export.spec import Export, Report, StageReport
+from trainer.export.spec import Export, StageReport
 from trainer.export.stage import explain_export, run_stage
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import atomic_write, sha256_of
-from trainer.runtime.protocol import run_program
+from trainer.runtime.protocol import Report, run_program
 
 CHUNK_BYTES = 1 << 20
 # The earliest time in a zip, 1980-01-01.

@@ -21,11 +21,12 @@ from trainer.export.folder import end_of_turn, end_tokens
 from trainer.export.fp32_compute import compute_in_float32
 from trainer.export.reference_cache import cached_answers, has_importance, prompts_of, today
 from trainer.export.seeing import eyes_of, load, with_adapter
-from trainer.export.spec import Export, Report
+from trainer.export.spec import Export
 from trainer.model import attention
 from trainer.model.model import Model, base_of
 from trainer.run.evaluate import forward
 from trainer.runtime.errors import JobError
+from trainer.runtime.protocol import Report
 
 
 def reference(spec: Export, report: Report) -> dict:

@@ -10,8 +10,7 @@ from typing import Any
 
 from trainer.runtime.errors import JobError
 
-# Takes the finished share of some work, 0 to 1; and that of a named part of an export.
-Report = Callable[[float], None]
+# Takes the finished share, 0 to 1, of a named part of an export.
 StageReport = Callable[[str, float], None]
 
 # The types of a Hugging Face folder's weights, and of an unquantized GGUF file.

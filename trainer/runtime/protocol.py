@@ -20,6 +20,9 @@ EXIT_FAILED = 1
 EXIT_SERVER_GONE = 74
 EXIT_STOPPED = 75
 
+# Takes the finished share of some work, 0 to 1.
+Report = Callable[[float], None]
+
 
 class StopRequested(BaseException):
     """SIGTERM arrived during interruptible work. A BaseException, so that handlers of ordinary failures do not catch

@@ -11,12 +11,12 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from trainer.cli.merge import merge as merge_files
-from trainer.export.adapter import read_adapter
-from trainer.export.merge import merge
 from trainer.model import experts, targets
+from trainer.model.adapter_changes import read_adapter
 from trainer.model.adapter_file import read_pairs
 from trainer.model.adapter_gguf import library, open_base, write_adapter_gguf
 from trainer.model.load import load_base, trainable, with_adapter
+from trainer.model.merge import merge
 from trainer.model.skeleton import Skeleton
 from trainer.runtime.hyperparameters import Lora
 from trainer.runtime.spec import Base, ModelSpec

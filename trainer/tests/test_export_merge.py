@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from trainer.export.adapter import read_adapter
 from trainer.export.folder import write_config
-from trainer.export.merge import merge
-from trainer.export.tensors import read_checkpoint
+from trainer.model.adapter_changes import read_adapter
+from trainer.model.merge import merge
+from trainer.model.tensors import read_checkpoint
 from trainer.runtime.errors import JobError
 from trainer.tests.exporting import silent, write_adapter
 from trainer.tests.make_tiny import make_tiny
@@ -49,8 +49,8 @@ VARIANTS = {
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_merged_weights_equal_pefts(tmp_path, variant, tiny, monkeypatch):
     # Several chunks with a shorter last one, and more than one file.
-    monkeypatch.setattr("trainer.export.tensors.CHUNK_VALUES", 37 * 64)
-    monkeypatch.setattr("trainer.export.merge.SHARD_BYTES", 400_000)
+    monkeypatch.setattr("trainer.model.tensors.CHUNK_VALUES", 37 * 64)
+    monkeypatch.setattr("trainer.model.merge.SHARD_BYTES", 400_000)
     base = make_tiny(tmp_path / "base", attention_bias=True, vocab_size=2048) if variant == "biases" else tiny
     adapter = write_adapter(base, tmp_path / "adapter", **VARIANTS[variant])
     out = tmp_path / "out"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
-from trainer.export.tensors import Entry, read_header
 from trainer.model.adapter_file import by_pattern, read_pairs
 from trainer.model.adapter_gguf import as_stored
 from trainer.model.skeleton import Skeleton
+from trainer.model.tensors import Entry, read_header
 from trainer.runtime.errors import JobError
 
 PREFIX = "base_model.model."

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from trainer.export.spec import Report
 from trainer.runtime.errors import JobError
+from trainer.runtime.protocol import Report
 
 DTYPES = {
     "F64": torch.float64,

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import torch
 
-from trainer.export.adapter import Adapter, LoraPair, invalid
-from trainer.export.spec import Report
-from trainer.export.tensors import DTYPES, FLOATING, Entry, PlannedTensor, read_checkpoint, write_checkpoint
+from trainer.model.adapter_changes import Adapter, LoraPair, invalid
 from trainer.model.skeleton import Skeleton
+from trainer.model.tensors import DTYPES, FLOATING, Entry, PlannedTensor, read_checkpoint, write_checkpoint
 from trainer.runtime.errors import JobError
+from trainer.runtime.protocol import Report
 
 # A size that suits the Hub and loaders that read files in parallel.
 SHARD_BYTES = 5_000_000_000
