@@ -105,6 +105,12 @@ export const Model = z.object({
       'The fine-tuning methods that this machine has the memory for, once the weights are here: ' +
         'see `weights.available`. Empty: it cannot be trained.',
     ),
+  merges_adapters: z
+    .boolean()
+    .describe(
+      'Whether what `lora` and `qlora` train becomes a whole model instead of an adapter, found when the base was ' +
+        'added: the engine cannot serve adapters of it. Such a model takes the disk and memory of the base.',
+    ),
   needs: Needs,
   tested: z
     .record(z.string(), z.string())

@@ -165,6 +165,9 @@ const ownTable = (models: TunedModel[]) =>
     { head: 'made', value: ({ created_at }) => time(created_at) },
   ])
 
+const mergesAdaptersHelp =
+  'merged into the weights at the end of a training: the engine cannot serve adapters of this base'
+
 async function showModel(id: string, options: GlobalOptions): Promise<void> {
   const { tunery } = connect(options)
   if (id.includes('/')) {
@@ -179,6 +182,7 @@ async function showModel(id: string, options: GlobalOptions): Promise<void> {
         ['context', `${model.context_length} tokens`],
         ['for', model.tasks.join(', ')],
         ['trains by', model.methods.join(', ') || 'not trainable here'],
+        ['adapters', model.merges_adapters ? mergesAdaptersHelp : null],
         ...(['lora', 'qlora', 'full'] as const).map((method): [string, string | null] => [
           `memory, ${method}`,
           model.needs[method] && needText(model.needs[method]),

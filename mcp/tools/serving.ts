@@ -29,6 +29,7 @@ const BaseModel = z.object({
   methods: z
     .array(z.string())
     .describe('The methods that this machine may have the memory for. Empty: it cannot be trained.'),
+  merges_adapters: z.boolean().describe('Whether what lora and qlora train becomes a whole model.'),
   needs: z
     .object({ lora: Need, qlora: Need, full: Need, serve: Need, disk: Need })
     .describe(

@@ -1,7 +1,16 @@
 // The models of an account: the engine serves what was trained, adapters are imported, models in use are not deleted.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
-import { copyFileSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import {
+  copyFileSync,
+  cpSync,
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
@@ -15,9 +24,17 @@ import { tiny, tinyModelsDir } from '../support/tiny.ts'
 let app: TestApp
 let dataset: string
 let zips: string
+let bases: string
+/** The same as tiny, as if the engine could not serve adapters of it. */
+const merging = 'test/merging'
 let trained: string
 before(async () => {
-  app = await startApp({ TUNERY_MAX_ADAPTER_MB: '40' })
+  bases = mkdtempSync(path.join(os.tmpdir(), 'tunery-bases-'))
+  for (const id of [tiny, merging]) cpSync(path.join(tinyModelsDir(), tiny), path.join(bases, id), { recursive: true })
+  const description = path.join(bases, merging, 'model.json')
+  const described = JSON.parse(readFileSync(description, 'utf8'))
+  writeFileSync(description, JSON.stringify({ ...described, id: merging, merges_adapters: true }))
+  app = await startApp({ TUNERY_MAX_ADAPTER_MB: '40', TUNERY_MODELS_DIR: bases })
   dataset = (await app.upload(colourRows(16))).body.id
   trained = await app.colourModel()
   zips = mkdtempSync(path.join(os.tmpdir(), 'tunery-zips-'))
@@ -29,7 +46,7 @@ before(async () => {
 })
 after(async () => {
   await app.stop()
-  rmSync(zips, { recursive: true, force: true })
+  for (const folder of [zips, bases]) rmSync(folder, { recursive: true, force: true })
 })
 
 const folderOf = (model: string, name: string) => path.join(app.dataDir, 'models', model, name)
@@ -252,6 +269,17 @@ test('a model without rows to compare can be deployed; one that is deleted meanw
       ? deleted.body.error.code === 'in_use'
       : deployed.body.error.code === 'model_not_found' && deleted.status === 200,
   )
+})
+
+test('a base whose adapters the engine cannot serve: jobs and imports end with whole models', async () => {
+  assert.equal((await app.api('GET', `/hub/models/${merging}`)).body.merges_adapters, true)
+  const made = await model(await train('lora', { model_id: merging }))
+  assert.deepEqual([made.kind, made.method, made.comparison.agrees], ['model', 'lora', true])
+  assert.ok(made.comparison.change > 0.2, JSON.stringify(made.comparison))
+  assert.match(await answerOf(made.id), /^(red|green|blue|white|black|pink|grey|brown)-/)
+  assert.ok(existsSync(folderOf(made.id, 'hf/config.json')) && !existsSync(folderOf(made.id, 'adapter')))
+  const imported = (await importZip('good', { base_model_id: merging })).body
+  assert.deepEqual([imported.kind, imported.comparison.agrees], ['model', true], JSON.stringify(imported))
 })
 
 test('tokenizer, template and end token are recorded in the job and in its result', async () => {

@@ -254,13 +254,16 @@ def describe(model_id: str, out: Path, source: str, converters: Path | None = No
     }
 
 
-def check(out: Path, described: dict, converters: Path, node: Path) -> None:
-    """Raises RuntimeError with a reason for the user if the engine does not compute what is in `out/hf`."""
+def check(out: Path, described: dict, converters: Path, node: Path) -> dict:
+    """Raises RuntimeError with a reason for the user if the engine does not compute what is in `out/hf`. Returns what
+    `model.json` says of it, with `merges_adapters` where the engine cannot serve adapters of it.
+    """
     if described["kind"] == "embedding":
-        return
+        return described
     from trainer.run.base_check import Engine, check_base
 
-    check_base(out / "hf", out / described["gguf"], described, converters, Engine(node))
+    merged = check_base(out / "hf", out / described["gguf"], described, converters, Engine(node))
+    return {**described, **merged, "merges_adapters": True} if merged else described
 
 
 def write_description(out: Path, described: dict) -> None:
@@ -313,7 +316,7 @@ def main() -> None:
             convert_to_gguf(args.out, args.converters, args.outtype)
             described = describe(args.id, args.out, source, args.converters)
             if args.node:
-                check(args.out, described, args.converters, args.node)
+                described = check(args.out, described, args.converters, args.node)
         except RuntimeError as problem:
             print(f"{args.id} could not be added: {problem}", file=sys.stderr)
             raise SystemExit(EXIT_REPORTED) from None

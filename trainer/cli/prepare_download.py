@@ -30,8 +30,7 @@ def main(_protocol: Protocol) -> None:
         os.nice(10)
     convert_to_gguf(args.out, args.converters)
     described = describe(args.id, args.out, f"https://huggingface.co/{args.repo}", args.converters)
-    check(args.out, described, args.converters, args.node)
-    write_description(args.out, described)
+    write_description(args.out, check(args.out, described, args.converters, args.node))
 
 
 if __name__ == "__main__":

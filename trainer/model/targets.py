@@ -20,9 +20,9 @@ DEAF_OF_LATENT = ("attn_q.",)
 ROUTING = ("gate_inp",)
 
 
-def targets_of(folder: Path, converters: Path) -> dict[str, Any]:
-    """What an adapter of the checkpoint in `folder` can change as the engine serves it. Reads its configuration and the
-    names of its tensors, not its weights.
+def targets_of(folder: Path, converters: Path, merged: bool = False) -> dict[str, Any]:
+    """What an adapter of the checkpoint in `folder` can change as the engine serves it: unmerged, or `merged`. Reads
+    its configuration and the names of its tensors, not its weights.
 
     `linear_modules`: names of the linear layers in the language model, in their order. `expert_weights`: of a mixture
     whose experts can be changed, how many weights a rank takes for all of them.
@@ -47,10 +47,10 @@ def targets_of(folder: Path, converters: Path) -> dict[str, Any]:
                 looked_at.add(kind)
                 shape = layer.weight.shape
                 usable[leaf] = not _is_read_past(parent, leaf) and _is_heard(
-                    models, skeleton, {f"{name}.weight": shape}
+                    models, skeleton, {f"{name}.weight": shape}, merged
                 )
         mixtures = list(expert_modules(model))
-        heard = [_is_heard(models, skeleton, _shapes(name, module)) for name, module in mixtures[:1]]
+        heard = [_is_heard(models, skeleton, _shapes(name, module), merged) for name, module in mixtures[:1]]
     weights = sum(
         shape.numel() // max(shape[-2:]) // min(shape[-2:]) * (shape[-2] + shape[-1])
         for name, module in mixtures
@@ -72,8 +72,8 @@ def _is_read_past(parent: torch.nn.Module, leaf: str) -> bool:
     return leaf == "out_proj" and hasattr(parent, "D")
 
 
-def _is_heard(models: list[Any], skeleton: Skeleton, shapes: dict[str, torch.Size]) -> bool:
-    """Whether all that these weights become in the engine takes an adapter."""
+def _is_heard(models: list[Any], skeleton: Skeleton, shapes: dict[str, torch.Size], merged: bool) -> bool:
+    """Whether all that these weights become in the engine takes an adapter, or is to be trained at all if `merged`."""
     pairs = {
         name: Pair(torch.zeros(*shape[:-2], 1, shape[-1]), torch.zeros(*shape[:-1], 1))
         for name, shape in shapes.items()
@@ -81,7 +81,7 @@ def _is_heard(models: list[Any], skeleton: Skeleton, shapes: dict[str, torch.Siz
     try:
         names = convert(models, pairs, skeleton)
     except JobError:
-        return False
+        return merged
     latent = "kv_lora_rank" in models[0].hparams
-    deaf = (*DEAF, *ROUTING, *(DEAF_OF_LATENT if latent else ()))
-    return not any(part in target for target in names for part in deaf)
+    deaf = () if merged else (*DEAF, *(DEAF_OF_LATENT if latent else ()))
+    return not any(part in target for target in names for part in (*deaf, *ROUTING))

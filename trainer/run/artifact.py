@@ -1,6 +1,8 @@
 """Saves a training result twice: as a Hugging Face folder, and as the GGUF file for the engine."""
 
+import json
 import shutil
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,9 @@ from typing import Any
 from trainer.data.sight import PROCESSOR_FILES
 from trainer.data.tokenizer import Tokenizer
 from trainer.data.tokenizer_identity import write_description
+from trainer.model.adapter_changes import read_adapter
 from trainer.model.experts import describe_to_peft
+from trainer.model.merge import merge
 from trainer.model.model import Model
 from trainer.run.convert_to_gguf import convert_adapter, convert_model
 from trainer.run.projector_file import NAME as PROJECTOR
@@ -17,6 +21,8 @@ from trainer.runtime.files import sha256_of
 from trainer.runtime.spec import ModelSpec
 
 FOLDERS = {"adapter": "adapter", "model": "hf"}
+# Of a checkpoint, beside its weights and its tokenizer.
+DESCRIPTIONS = ("config.json", "generation_config.json")
 
 
 @dataclass(frozen=True)
@@ -53,11 +59,10 @@ def write_folder(model: Model, tokenizer: Tokenizer, spec: ModelSpec, out: Path)
     if spec.method == "full":
         model.config._name_or_path = spec.base.id
         model.save_pretrained(folder)
+    elif spec.merge:
+        save_merged(model, Path(spec.base.path), folder)
     else:
-        model.save_pretrained(folder, save_embedding_layers=False)
-        describe_to_peft(model, folder)
-        # peft's model card is an empty form.
-        (folder / "README.md").unlink(missing_ok=True)
+        _save_adapter(model, folder)
     tokenizer.save_pretrained(folder)
     _add_processor(folder, spec)
     write_description(folder, tokenizer, spec)
@@ -65,12 +70,35 @@ def write_folder(model: Model, tokenizer: Tokenizer, spec: ModelSpec, out: Path)
         write_projector(model, spec, out)
 
 
+def save_merged(model: Model, base: Path, folder: Path) -> None:
+    """Writes the checkpoint in `base` with the model's adapter in its weights, without tokenizer and processor. Takes
+    little memory. Raises JobError("adapter_invalid") if the adapter does not fit its files.
+    """
+    folder.mkdir()
+    with tempfile.TemporaryDirectory(dir=folder.parent) as adapter:
+        _save_adapter(model, Path(adapter))
+        merged = merge(base, read_adapter(Path(adapter), base), folder, None, lambda _: None)
+    for name in DESCRIPTIONS:
+        if (base / name).exists():
+            shutil.copyfile(base / name, folder / name)
+    if merged.untied:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}, indent=2) + "\n")
+
+
+def _save_adapter(model: Model, folder: Path) -> None:
+    model.save_pretrained(folder, save_embedding_layers=False)
+    describe_to_peft(model, folder)
+    # peft's model card is an empty form.
+    (folder / "README.md").unlink(missing_ok=True)
+
+
 def convert(tokenizer: Tokenizer, spec: ModelSpec, out: Path) -> Artifact:
     """Converts what `write_folder` wrote."""
     kind = _kind(spec)
     folder, gguf = out / FOLDERS[kind], out / f"{kind}.gguf"
     if kind == "model":
-        convert_model(spec, folder, gguf)
+        convert_model(Path(spec.converters), folder, gguf)
     else:
         convert_adapter(tokenizer, spec, folder, gguf)
     projector = out / PROJECTOR if spec.projector else None
@@ -78,7 +106,7 @@ def convert(tokenizer: Tokenizer, spec: ModelSpec, out: Path) -> Artifact:
 
 
 def _kind(spec: ModelSpec) -> str:
-    return "model" if spec.method == "full" else "adapter"
+    return "adapter" if spec.makes_adapter else "model"
 
 
 def _add_processor(folder: Path, spec: ModelSpec) -> None:

@@ -1,6 +1,7 @@
 """Whether the engine computes what the trainer does, checked when a base is added: after a training it is too late."""
 
 import json
+import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -16,8 +17,11 @@ from trainer.model import experts
 from trainer.model.adapter_gguf import write_adapter_gguf
 from trainer.model.load import class_for, keep_to_text
 from trainer.model.model import Model
+from trainer.model.targets import targets_of
+from trainer.run.artifact import save_merged
+from trainer.run.convert_to_gguf import convert_model
 from trainer.runtime import process_memory
-from trainer.runtime.errors import without_paths
+from trainer.runtime.errors import JobError, without_paths
 
 ROOT = Path(__file__).parents[2]
 ROWS, LENGTH = 2, 40
@@ -65,45 +69,114 @@ class Engine:
         }
 
 
-def check_base(base: Path, gguf: Path, targets: dict[str, Any], converters: Path, engine: Engine) -> None:
+def check_base(
+    base: Path, gguf: Path, targets: dict[str, Any], converters: Path, engine: Engine
+) -> dict[str, Any] | None:
     """Compares random rows in transformers and in the engine, without and with a random adapter of what an adapter can
-    change (`targets_of`). The engine only loads a checkpoint that does not fit into memory. Raises RuntimeError with a
-    reason for the user.
+    change (`targets_of`). Where the engine cannot serve that adapter it is merged with the base, and the merged model
+    compared. The engine only loads a checkpoint that does not fit into memory.
+
+    Returns None where adapters can be served unmerged, else what those can change that are merged. Raises RuntimeError
+    with a reason for the user.
     """
     rows = _random_rows(base)
+    unmerged = bool(targets["linear_modules"])
     if not _fits(base):
         _engine_scores(engine, gguf, rows)
-        return
-    model = _load(base)
-    expected = _log_probabilities(model, rows)
-    with tempfile.TemporaryDirectory() as folder:
-        adapter, changed = None, expected
-        if targets["linear_modules"]:
-            adapter, tuned = Path(folder) / "adapter.gguf", _with_random_adapter(model, targets)
-            changed = _log_probabilities(tuned, rows)
-            tuned.save_pretrained(folder)
-            experts.describe_to_peft(tuned, Path(folder))
-            write_adapter_gguf(converters, base, Path(folder), adapter, "f16")
-            del tuned
-        del model
-        scores = _engine_scores(engine, gguf, rows, adapter)
-    spread = float(expected.std())
-    apart = (scores["base"] - expected).abs().mean().item()
-    # Not the other way round: NaN is no agreement.
-    if not apart <= ROUNDING + SHARE * spread:
-        raise RuntimeError(
-            "The engine does not compute what transformers does: the log-probabilities of random tokens differ by "
-            f"{apart:.3f} on average, of a spread of {spread:.3f}. The engine's library does not know this "
-            "architecture well enough; it can be served by an upstream that does."
-        )
-    if adapter:
-        change = (changed - expected).abs().mean().item()
-        apart = (scores["adapter"] - scores["base"] - (changed - expected)).abs().mean().item()
-        if not apart <= ROUNDING + SHARE * change:
+        return None if unmerged else targets_of(base, converters, merged=True)
+    with tempfile.TemporaryDirectory(dir=gguf.parent) as work:
+        problem: str | None = "The engine's library applies no adapter to the layers of this model."
+        scores, change = None, torch.zeros(())
+        model = _load(base)
+        expected = _log_probabilities(model, rows)
+        if unmerged:
+            adapter, tuned = Path(work) / "adapter.gguf", _with_random_adapter(model, targets)
+            change = _log_probabilities(tuned, rows) - expected
+            problem = _adapter_problem(tuned, base, converters, adapter)
+            del model, tuned
+            if problem is None:
+                try:
+                    scores = engine.score(gguf, rows, adapter)
+                except RuntimeError as refusal:
+                    problem = f"The engine cannot load an adapter of this model: {_ended(refusal)}"
+        scores = scores or _engine_scores(engine, gguf, rows)
+        spread = float(expected.std())
+        apart = (scores["base"] - expected).abs().mean().item()
+        # Not the other way round: NaN is no agreement.
+        if not apart <= ROUNDING + SHARE * spread:
             raise RuntimeError(
-                f"The engine does not compute an adapter of this model as it is trained: of a change by {change:.3f} "
-                f"nats it differs by {apart:.3f}."
+                "The engine does not compute what transformers does: the log-probabilities of random tokens differ by "
+                f"{apart:.3f} on average, of a spread of {spread:.3f}. The engine's library does not know this "
+                "architecture well enough; it can be served by an upstream that does."
             )
+        problem = problem or _disagreement(scores["adapter"] - scores["base"], change)
+        if problem is None:
+            return None
+        merged = targets_of(base, converters, merged=True)
+        if why := _merged_problem(base, merged, (rows, expected, scores["base"]), converters, engine, Path(work)):
+            raise RuntimeError(f"{problem} Nor can it serve the model with an adapter in its weights: {why}")
+        return merged
+
+
+def _adapter_problem(tuned: Model, base: Path, converters: Path, file: Path) -> str | None:
+    """Writes the model's adapter for the engine. Returns why that cannot be done; None if it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        tuned.save_pretrained(folder)
+        experts.describe_to_peft(tuned, Path(folder))
+        try:
+            write_adapter_gguf(converters, base, Path(folder), file, "f16")
+        except Exception as problem:
+            return f"An adapter of this model cannot be converted: {_reason(problem)}"
+    return None
+
+
+def _merged_problem(
+    base: Path,
+    targets: dict[str, Any],
+    scored: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    converters: Path,
+    engine: Engine,
+    work: Path,
+) -> str | None:
+    """Why the engine does not compute what the base is with an adapter in its weights; None if it does. `scored`: rows,
+    and what transformers and the engine say of them without the adapter.
+    """
+    rows, expected, served = scored
+    if not targets["linear_modules"]:
+        return "it has no layer that an adapter can change."
+    folder, gguf = work / "hf", work / "merged.gguf"
+    try:
+        tuned = _with_random_adapter(_load(base), targets)
+        change = _log_probabilities(tuned, rows) - expected
+        save_merged(tuned, base, folder)
+        del tuned
+        for file in base.iterdir():
+            if file.is_file() and file.suffix != ".safetensors" and not file.name.endswith(".index.json"):
+                shutil.copyfile(file, folder / file.name)
+        convert_model(converters, folder, gguf)
+        return _disagreement(engine.score(gguf, rows)["base"] - served, change)
+    except Exception as problem:
+        return _reason(problem)
+
+
+def _disagreement(served: torch.Tensor, change: torch.Tensor) -> str | None:
+    """What is wrong with the engine's change of log-probabilities; None if it is the trainer's."""
+    size, apart = change.abs().mean().item(), (served - change).abs().mean().item()
+    if apart <= ROUNDING + SHARE * size:
+        return None
+    return (
+        f"The engine does not compute an adapter of this model as it is trained: of a change by {size:.3f} nats it "
+        f"differs by {apart:.3f}."
+    )
+
+
+def _reason(problem: Exception) -> str:
+    text = str(problem) if isinstance(problem, JobError) else f"{type(problem).__name__}: {problem}"
+    return _ended(without_paths(text.strip().splitlines()[0])[:300])
+
+
+def _ended(text: object) -> str:
+    return f"{str(text).rstrip('.')}."
 
 
 def _engine_scores(

@@ -16,11 +16,10 @@ ADAPTER_TYPE = "f16"
 MODEL_TYPE = "q8_0"
 
 
-def convert_model(spec: ModelSpec, folder: Path, gguf: Path) -> None:
+def convert_model(converters: Path, folder: Path, gguf: Path) -> None:
     """Converts a whole checkpoint. Raises RuntimeError or JobError("internal") if there is no file afterwards."""
-    run_converter(
-        Path(spec.converters), "convert_hf_to_gguf.py", [str(folder), "--outfile", str(gguf), "--outtype", MODEL_TYPE]
-    )
+    arguments = [str(folder), "--outfile", str(gguf), "--outtype", MODEL_TYPE]
+    run_converter(converters, "convert_hf_to_gguf.py", arguments)
     if not gguf.exists():
         raise JobError("internal", "The converter left no file.")
 

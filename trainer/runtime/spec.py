@@ -89,6 +89,13 @@ class ModelSpec:
     parse_control_tokens: bool = False
     # Whether the projector of a base that reads pictures is trained too.
     projector: bool = False
+    # Whether the result is merged into the base's weights: the engine cannot serve adapters of this base.
+    merge: bool = False
+
+    @property
+    def makes_adapter(self) -> bool:
+        """Whether the result is an adapter, not a whole model."""
+        return self.method != "full" and not self.merge
 
 
 @dataclass(frozen=True, kw_only=True)

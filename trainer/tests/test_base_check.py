@@ -1,9 +1,9 @@
 """The engine computes what transformers does, without and with an adapter: of families that are built in other ways."""
 
+import shutil
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file, save_file
 
 from tests.families.checkpoints import write
 from trainer.cli.prepare_base import convert_to_gguf
@@ -32,7 +32,7 @@ def test_the_engine_computes_what_transformers_does(tmp_path, name):
     base = prepared(tmp_path, name)
     targets = targets_of(base / "hf", CONVERTERS)
     assert targets["linear_modules"]
-    check_base(base / "hf", base / "model.gguf", targets, CONVERTERS, ENGINE)
+    assert check_base(base / "hf", base / "model.gguf", targets, CONVERTERS, ENGINE) is None
 
 
 def test_other_weights_are_refused(tmp_path):
@@ -44,19 +44,28 @@ def test_other_weights_are_refused(tmp_path):
         check_base(tmp_path / "hf", tmp_path / "model.gguf", TARGETS, CONVERTERS, ENGINE)
 
 
-def test_an_adapter_that_the_engine_computes_otherwise_is_refused(tmp_path, monkeypatch):
+def test_layers_that_the_engine_applies_no_adapter_to_are_merged(tmp_path):
+    """Latent attention: the engine multiplies its projections without an adapter's product."""
+    base = prepared(tmp_path, "glm4_moe_lite")
+    deaf = {"linear_modules": ["q_a_proj", "kv_b_proj"]}
+    assert not set(deaf["linear_modules"]) & set(targets_of(base / "hf", CONVERTERS)["linear_modules"])
+    merged = check_base(base / "hf", base / "model.gguf", deaf, CONVERTERS, ENGINE)
+    assert merged and set(deaf["linear_modules"]) < set(merged["linear_modules"])
+    assert sorted(file.name for file in base.iterdir()) == ["hf", "model.gguf"]
+
+
+def test_a_model_that_is_served_neither_unmerged_nor_merged_is_refused(tmp_path, monkeypatch):
     make_tiny(tmp_path / "hf")
     convert_to_gguf(tmp_path, CONVERTERS)
-    convert = base_check.write_adapter_gguf
 
-    def negate(converters: Path, base: Path, folder: Path, file: Path, kind: str) -> None:
-        weights = folder / "adapter_model.safetensors"
-        signs = {name: -tensor if "lora_B" in name else tensor for name, tensor in load_file(weights).items()}
-        save_file(signs, weights)
-        convert(converters, base, folder, file, kind)
+    def fail(*_: object) -> None:
+        raise ValueError("no rule for this tensor")
 
-    monkeypatch.setattr(base_check, "write_adapter_gguf", negate)
-    with pytest.raises(RuntimeError, match="does not compute an adapter"):
+    monkeypatch.setattr(base_check, "write_adapter_gguf", fail)
+    merged = check_base(tmp_path / "hf", tmp_path / "model.gguf", TARGETS, CONVERTERS, ENGINE)
+    assert merged and "down_proj" in merged["linear_modules"]
+    monkeypatch.setattr(base_check, "save_merged", lambda _, base, folder: shutil.copytree(base, folder))
+    with pytest.raises(RuntimeError, match=r"cannot be converted: .*no rule.* Nor can it .* differs by"):
         check_base(tmp_path / "hf", tmp_path / "model.gguf", TARGETS, CONVERTERS, ENGINE)
 
 

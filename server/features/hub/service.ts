@@ -47,6 +47,8 @@ export interface LocalBase {
   linear_modules: string[] | null
   /** Weights that a rank of an adapter of its experts takes; null where an adapter cannot change experts. */
   expert_weights: number | null
+  /** Whether a trained adapter ends in its weights, as a whole model: the engine cannot serve adapters of it. */
+  merges_adapters: boolean
   /** Why it can be served alone, as a part of a sentence; null where its checkpoint is here, or set-up makes it. */
   untrainable: string | null
 }
@@ -129,6 +131,7 @@ const ModelFile = z
     keep_original_weights: z.boolean().default(false),
     linear_modules: z.array(z.string()).optional(),
     expert_weights: z.int().positive().optional(),
+    merges_adapters: z.boolean().default(false),
     untrainable: z.string().optional(),
   })
   .refine(({ kind, projector, projector_sha256 }) => kind !== 'vision' || (projector && projector_sha256))
@@ -246,6 +249,7 @@ export class Hub {
         hf: hf !== null && existsSync(hf) ? hf : null,
         linear_modules: file.linear_modules ?? null,
         expert_weights: file.expert_weights ?? null,
+        merges_adapters: file.merges_adapters,
         untrainable: file.untrainable ?? null,
       }
     } catch {
@@ -424,6 +428,7 @@ export class Hub {
       gated: entry?.gated ?? false,
       huggingface_id: entry ? id : null,
       methods: trainable ? methodsFor(parameters, memory_bytes) : [],
+      merges_adapters: base?.merges_adapters ?? false,
       needs: needsOf({
         base: sized,
         trainable,

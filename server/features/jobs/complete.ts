@@ -133,8 +133,9 @@ async function compare(
   { kind }: Result,
   { startingModel, model, weights_model_id, weights_projector_sha256, created_at }: Prepared,
 ): Promise<Comparison> {
-  // For an adapter its whole weights; for whole weights the starting model.
-  const baseline = servedBaseOf(kind === 'model' ? startingModel : { ...startingModel, adapter: undefined })
+  // Full training changes the starting model, others the whole weights below its adapter.
+  const isFull = readResolvedConfig(job.resolved_config_json).method.value === 'full'
+  const baseline = servedBaseOf(isFull ? startingModel : { ...startingModel, adapter: undefined })
   const { base_model_id } = startingModel
   const { id, projector_sha256 } = model
   const files = { id, kind, base_model_id, weights_model_id, projector_sha256, weights_projector_sha256, created_at }

@@ -58,6 +58,7 @@ async function trainingSpec(
     options: specGroup('method_options', config.method_options),
     lora: config.lora_config && specGroup('lora_config', config.lora_config),
     projector: config.projector?.value ?? false,
+    merge: config.method.value !== 'full' && startingModel.base.merges_adapters,
     training: specGroup('training_config', config.training_config),
     evaluation: {
       ...specGroup('evaluation_config', config.evaluation_config),

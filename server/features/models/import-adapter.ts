@@ -170,6 +170,7 @@ export function createAdapterImporter({
           lora: shape,
           // What changes another layer is merged.
           linear_modules: hub.linearModules(startingModel.base),
+          merge: startingModel.base.merges_adapters,
           threads,
           converters,
         }

@@ -383,7 +383,8 @@ export class TunedModels {
     const origin = model.job_id ? job?.model_id : (model.parent_model_id ?? model.base_model_id)
     if (origin === undefined) return undefined
     try {
-      return servedBaseOf(await resolveStartingModel(db, hub, artifacts, model.account_id, origin))
+      const startingModel = await resolveStartingModel(db, hub, artifacts, model.account_id, origin)
+      return servedBaseOf(model.method === 'full' ? startingModel : { ...startingModel, adapter: undefined })
     } catch (error) {
       if (error instanceof ApiError && error.code !== 'training_not_ready') return undefined
       throw error

@@ -195,6 +195,11 @@ function About({ model }: { model: Model }) {
               `None${model.category === 'embedding' ? '' : ' on this machine'}`
             ),
           ],
+          model.merges_adapters && [
+            'Adapters',
+            'Merged into the weights at the end of a training: the engine cannot serve adapters of this base. Each ' +
+              'model takes the disk and memory of the base.',
+          ],
           ...(isFree
             ? []
             : ([
