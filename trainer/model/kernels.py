@@ -99,9 +99,9 @@ def add_norm_backward(
     """The gradient of x of `add_norm`, float32, from those of the norm (bfloat16) and of the sum (float32), also
     written into `rounded`, bfloat16. All [tokens, width].
     """
-    out = torch.empty_like(total)
+    out, gradient = torch.empty_like(total), gradient.contiguous()
     stride = 0 if rounded is None else rounded.stride(0)
-    pointers = map(_at, (gradient.contiguous(), total_gradient, total, weight, inverse, out, rounded))
+    pointers = map(_at, (gradient, total_gradient, total, weight, inverse, out, rounded))
     _library().tunery_add_norm_backward(*pointers, stride, *total.shape)
     return out
 
@@ -222,7 +222,9 @@ class Attention:
         (log_sums,), documents = saved, _documents(layout)
         longest = int(documents[:, 1].max())
         workspace = torch.empty(len(documents), self.key_heads, longest, 2, self.size)
+        # Its copy must live until the kernel has read it.
+        out_gradient = out_gradient.contiguous()
         _library().tunery_attention_backward(
             *(_at(documents), len(documents), *self.shape, _at(states), states.stride(0), _at(out), _at(log_sums)),
-            *(len(states), _at(out_gradient.contiguous()), _at(gradient), gradient.stride(0), _at(workspace), longest),
+            *(len(states), _at(out_gradient), _at(gradient), gradient.stride(0), _at(workspace), longest),
         )
