@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 from trainer.cli.prepare_base import EXIT_REPORTED, PRE_TOKENIZERS, restore_from_gguf, tokenizer_of
 from trainer.runtime.files import sha256_of
@@ -20,7 +21,7 @@ class NoBaseError(Exception):
     """The file is no base. The message says why, as the rest of a sentence about it."""
 
 
-def described(file: Path) -> tuple[dict, str]:
+def described(file: Path) -> tuple[dict[str, Any], str]:
     """What `model.json` says of a GGUF file, and its tokenizer's name. Raises NoBaseError, and any error for a damaged
     file.
     """

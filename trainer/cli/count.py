@@ -12,9 +12,9 @@ import os
 import sys
 from bisect import bisect_left
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from trainer.cli.count_lines import WHOLE, Block, batches_of, blocks_of, lines_of, rows_of
+from trainer.cli.count_lines import WHOLE, Block, CountedRow, batches_of, blocks_of, lines_of, rows_of
 from trainer.cli.count_workers import blocks_from, count_blocks
 from trainer.runtime.errors import JobError
 from trainer.runtime.process import importing
@@ -23,6 +23,7 @@ from trainer.runtime.protocol import end_with_server, exit_process
 if TYPE_CHECKING:
     from trainer.data.content import Content
     from trainer.data.control_text import Rendering
+    from trainer.data.rows import Conversation
     from trainer.data.sight import Sight
     from trainer.data.tokenizer import Tokenizer
 
@@ -44,16 +45,18 @@ class Totals:
         self.bars = [0] * (len(BARS) + 1)
         self.numbers = {"rows": 0, "tokens": 0, "longest": 0, "bounded_rows": 0, "cut_rows": 0, "cut_tokens": 0}
         self.numbers |= {f"{kind}_rows": 0 for kind in ("no_learned", "lost_thoughts", "refused")}
-        self.listed: dict[str, list[dict]] = {kind: [] for kind in ("cut", "no_learned", "lost_thoughts", "refused")}
+        self.listed: dict[str, list[dict[str, Any]]] = {
+            kind: [] for kind in ("cut", "no_learned", "lost_thoughts", "refused")
+        }
 
-    def add_totals(self, bars: list[int], numbers: dict[str, int], listed: dict[str, list[dict]]) -> None:
+    def add_totals(self, bars: list[int], numbers: dict[str, int], listed: dict[str, list[dict[str, Any]]]) -> None:
         """Adds those of the rows that follow."""
         self.bars = [one + other for one, other in zip(self.bars, bars, strict=True)]
         longest = max(self.numbers["longest"], numbers["longest"])
         self.numbers = {name: value + numbers[name] for name, value in self.numbers.items()} | {"longest": longest}
         self.listed = {kind: [*rows, *listed[kind]][:MAX_LISTED] for kind, rows in self.listed.items()}
 
-    def summary(self, max_length: int) -> dict:
+    def summary(self, max_length: int) -> dict[str, Any]:
         """The counts as they are printed; `max_length` is the one that they were made with."""
         histogram = [
             {"up_to": bar, "rows": number} for bar, number in zip([*BARS, None], self.bars, strict=True) if number
@@ -68,13 +71,13 @@ class Count(Totals):
         super().__init__()
         self.tokenizer, self.max_length, self.preferences = tokenizer, max_length, preferences
 
-    def add(self, batch: list) -> None:
+    def add(self, batch: list[CountedRow]) -> None:
         """Counts rows, each its number and its conversations. Lists those that are refused instead of raising."""
         from trainer.data.control_text import control_text
         from trainer.data.loss_mask import counted_renderings
 
         bound = None if self.preferences else self.max_length
-        rendered = []
+        rendered: list[tuple[int, list[Conversation], list[Rendering], list[int]]] = []
         for row, conversations in batch:
             try:
                 texts = [
@@ -116,7 +119,7 @@ class Count(Totals):
             return 0
         return self.tokenizer.sight.extra_tokens(text.pictures)
 
-    def _add_row(self, row: int, conversations: list, counted: list[tuple[int, bool]]) -> None:
+    def _add_row(self, row: int, conversations: list[Any], counted: list[tuple[int, bool]]) -> None:
         from trainer.data.thoughts import are_lost
 
         length, exact = max(length for length, _ in counted), all(exact for _, exact in counted)
@@ -136,19 +139,21 @@ class Count(Totals):
         if not self._learned(row, conversations):
             self._list("no_learned", row_facts)
 
-    def _learned(self, row: int, conversations: list) -> bool:
+    def _learned(self, row: int, conversations: list[Any]) -> bool:
         return bool(cut_row(conversations, self.tokenizer, self.max_length, row, self.preferences))
 
-    def _refuse(self, row: int, conversations: list, problem: Exception) -> None:
+    def _refuse(self, row: int, conversations: list[Any], problem: Exception) -> None:
         self._list("refused", {"row": row, "line": conversations[0].line, "message": str(problem)})
 
-    def _list(self, kind: str, entry: dict) -> None:
+    def _list(self, kind: str, entry: dict[str, Any]) -> None:
         self.numbers[f"{kind}_rows"] += 1
         if len(self.listed[kind]) < MAX_LISTED:
             self.listed[kind].append(entry)
 
 
-def cut_row(conversations: list, tokenizer: "Tokenizer", max_length: int, row: int, preferences: bool) -> list:
+def cut_row(
+    conversations: list[Any], tokenizer: "Tokenizer", max_length: int, row: int, preferences: bool
+) -> list[Any]:
     """The sequences of a row that are learned from, cut to `max_length`."""
     from trainer.data.dataset import cut_end, cut_front, tokenize_rows
 
@@ -166,7 +171,7 @@ def count(tokenizer: "Tokenizer", path: Path, max_length: int, objective: str = 
     return counted
 
 
-def preview(tokenizer: "Tokenizer", path: Path, row: int, max_length: int, objective: str = "sft") -> dict:
+def preview(tokenizer: "Tokenizer", path: Path, row: int, max_length: int, objective: str = "sft") -> dict[str, Any]:
     """The tokens of a row (counted from 1), cut to `max_length` as in training, and which of them the loss counts."""
     from trainer.data.dataset import conversations_of, tokenize_rows
     from trainer.data.rows import parse_row
@@ -178,7 +183,7 @@ def preview(tokenizer: "Tokenizer", path: Path, row: int, max_length: int, objec
     tokenized = tokenize_rows(conversations, tokenizer, None if preferences else max_length, [row] * len(conversations))
     whole = [sequence for *_, row_sequences in tokenized for sequence in row_sequences]
     over = max(0, max(len(sequence.ids) for sequence in whole) - max_length) if preferences else 0
-    sequences = []
+    sequences: list[dict[str, Any]] = []
     for sequence in whole:
         # Preferences are cut at the front, both conversations of a pair alike.
         shown = slice(over, over + max_length)
@@ -192,7 +197,7 @@ def preview(tokenizer: "Tokenizer", path: Path, row: int, max_length: int, objec
     return {"messages": messages, "sequences": sequences}
 
 
-def _shown(content: "Content", sight: "Sight | None") -> "str | list[dict]":
+def _shown(content: "Content", sight: "Sight | None") -> "str | list[dict[str, Any]]":
     """A message's content with what a preview says of its pictures."""
     if isinstance(content, str):
         return content
@@ -218,7 +223,7 @@ def hide_torch() -> None:
     importlib.util.find_spec = lambda name, package=None: None if name == "torch" else find(name, package)
 
 
-def load_tokenizer(request: dict) -> "Tokenizer":
+def load_tokenizer(request: dict[str, Any]) -> "Tokenizer":
     """The tokenizer of the request's base, without torch. Raises JobError("base_missing")."""
     hide_torch()
     with importing():

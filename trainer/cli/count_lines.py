@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from trainer.data.rows import Conversation
 
 BLOCK_BYTES, LARGE_LINE_BYTES = 4 << 20, 1 << 20
 
@@ -19,6 +22,8 @@ class Block(NamedTuple):
 
 
 WHOLE = Block()
+# The number of a row, and its conversations: one, or two of a pair.
+CountedRow = tuple[int, "list[Conversation]"]
 
 
 def lines_of(path: Path, block: Block = WHOLE) -> Iterator[tuple[int, int, bytes]]:
@@ -44,8 +49,8 @@ def blocks_of(path: Path) -> Iterator[Block]:
     yield Block(start, None, last, large)
 
 
-def rows_of(path: Path, objective: str, block: Block) -> Iterator[tuple[int, list]]:
-    """The number of each row, and its conversations: one, or two of a pair."""
+def rows_of(path: Path, objective: str, block: Block) -> Iterator[CountedRow]:
+    """The rows of a block, parsed."""
     from trainer.data.dataset import conversations_of
     from trainer.data.rows import parse_row
 
@@ -53,12 +58,13 @@ def rows_of(path: Path, objective: str, block: Block) -> Iterator[tuple[int, lis
         yield number, conversations_of(parse_row(line, number, objective))
 
 
-def batches_of(rows: Iterator) -> Iterator[list]:
+def batches_of(rows: Iterator[CountedRow]) -> Iterator[list[CountedRow]]:
     """The rows of `rows_of` in groups to tokenize at once, bounded in rows and characters."""
     from trainer.data.content import text_of
     from trainer.data.dataset import CHARACTERS_AT_ONCE, TOKENIZE_AT_ONCE
 
-    batch, characters = [], 0
+    batch: list[CountedRow] = []
+    characters = 0
     for row, conversations in rows:
         batch.append((row, conversations))
         characters += sum(len(text_of(message["content"])) for messages in conversations for message in messages)

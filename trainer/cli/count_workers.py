@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from queue import SimpleQueue
 from threading import Lock
+from typing import Any
 
 from trainer.cli.count_lines import Block
 from trainer.runtime.errors import JobError
@@ -17,7 +18,7 @@ from trainer.runtime.errors import JobError
 class Worker:
     """A process with a tokenizer. Its stdin is open as long as this process runs; a second pipe brings its blocks."""
 
-    def __init__(self, request: dict) -> None:
+    def __init__(self, request: dict[str, Any]) -> None:
         read, write = os.pipe()
         command = [sys.executable, "-m", "trainer.cli.count", json.dumps({**request, "blocks": read})]
         self._process = subprocess.Popen(
@@ -26,7 +27,7 @@ class Worker:
         os.close(read)
         self._blocks = os.fdopen(write, "w")
 
-    def count(self, block: Block) -> dict:
+    def count(self, block: Block) -> dict[str, Any]:
         """What the block counts to. Raises JobError("dataset_invalid") if the tokenizer takes no row."""
         print(json.dumps(block), file=self._blocks, flush=True)
         answer = self._process.stdout.readline() if self._process.stdout else ""
@@ -43,7 +44,7 @@ class Worker:
         self._process.wait()
 
 
-def count_blocks(request: dict, blocks: Iterable[Block], workers: int) -> Iterator[dict]:
+def count_blocks(request: dict[str, Any], blocks: Iterable[Block], workers: int) -> Iterator[dict[str, Any]]:
     """What each block counts to, in order. Raises JobError("dataset_invalid") if the tokenizer takes no row."""
     # Started by the main thread: the server adds up the memory of its children.
     started = [Worker(request) for _ in range(workers)]
@@ -53,7 +54,7 @@ def count_blocks(request: dict, blocks: Iterable[Block], workers: int) -> Iterat
     # Rows of many MB take some hundred MB each.
     one_large = Lock()
 
-    def counted(block: Block) -> dict:
+    def counted(block: Block) -> dict[str, Any]:
         with one_large if block.large else nullcontext():
             worker = idle.get()
             try:

@@ -77,7 +77,8 @@ def time_steps(loop: "Loop", batches: list[list[Row]]) -> tuple[list[tuple[float
     """Seconds and processor time of steps, and the tokens that they had: each batch once, and again while that takes
     less than a second.
     """
-    timed, tokens, began = [], 0, time.monotonic()
+    timed: list[tuple[float, float]] = []
+    tokens, began = 0, time.monotonic()
     while len(timed) < len(batches) or (time.monotonic() - began < TIMED_SECONDS and len(timed) < MOST_TIMED_STEPS):
         batch = batches[len(timed) % len(batches)]
         started, started_cpu = time.monotonic(), time.process_time()

@@ -34,7 +34,7 @@ PROJECTOR = "mmproj.gguf"
 # Tokenizers whose tokens, as transformers restores them from a GGUF, have been checked against the engine's, by
 # `tokenizer_of`. Transformers falls back to GPT-2's pre-tokenizer, which keeps "12" whole where a family was trained on
 # "1", "2": its own stands here. None: there is nothing to replace.
-PRE_TOKENIZERS: dict[str, dict | None] = {
+PRE_TOKENIZERS: dict[str, dict[str, Any] | None] = {
     "smollm": {
         "type": "Sequence",
         "pretokenizers": [
@@ -103,7 +103,7 @@ def restore_base(model_id: str, out: Path) -> None:
         temporary.write_text(json.dumps(describe(model_id, out, source), indent=2) + "\n")
 
 
-def read_config(folder: Path) -> dict:
+def read_config(folder: Path) -> dict[str, Any]:
     """The checkpoint's configuration, as its file has it."""
     return json.loads((folder / "config.json").read_text())
 
@@ -155,7 +155,7 @@ def _conversion_problem(architecture: str, problem: Exception) -> str:
 
 def download(repo: str, folder: Path) -> None:
     """Downloads a checkpoint from the Hugging Face hub. On failure prints one sentence and exits with EXIT_REPORTED."""
-    from huggingface_hub import errors, snapshot_download
+    from huggingface_hub import errors, snapshot_download  # pyright: ignore[reportUnknownVariableType]
 
     try:
         snapshot_download(
@@ -164,7 +164,7 @@ def download(repo: str, folder: Path) -> None:
             allow_patterns=["*.json", "*.safetensors", "*.jinja", "tokenizer.model"],
             ignore_patterns=["consolidated*"],
         )
-    except (OSError, errors.HTTPError) as error:
+    except (OSError, errors.HTTPError) as error:  # pyright: ignore[reportPrivateImportUsage]
         print(f"{repo} could not be added: {_download_problem(error)}.", file=sys.stderr)
         raise SystemExit(EXIT_REPORTED) from None
 
@@ -206,7 +206,7 @@ def kind_of(out: Path) -> str:
     return "embedding" if (out / "hf/1_Pooling/config.json").exists() else "text"
 
 
-def context_length(config: dict) -> int:
+def context_length(config: dict[str, Any]) -> int:
     """Context length of the language model, in tokens. Vision-language models describe it in a part of their
     configuration. Some leave out what is the default of their family.
     """
@@ -219,7 +219,7 @@ def context_length(config: dict) -> int:
     return CONFIG_MAPPING[text["model_type"]]().max_position_embeddings
 
 
-def describe(model_id: str, out: Path, source: str, converters: Path | None = None) -> dict:
+def describe(model_id: str, out: Path, source: str, converters: Path | None = None) -> dict[str, Any]:
     """The content of `model.json`: the facts that the service needs about the base in `out`. Without `converters` it
     does not say which layers an adapter can change.
     """
@@ -254,7 +254,7 @@ def describe(model_id: str, out: Path, source: str, converters: Path | None = No
     }
 
 
-def check(out: Path, described: dict, converters: Path, node: Path) -> dict:
+def check(out: Path, described: dict[str, Any], converters: Path, node: Path) -> dict[str, Any]:
     """Raises RuntimeError with a reason for the user if the engine does not compute what is in `out/hf`. Returns what
     `model.json` says of it, with `merges_adapters` where the engine cannot serve adapters of it.
     """
@@ -266,7 +266,7 @@ def check(out: Path, described: dict, converters: Path, node: Path) -> dict:
     return {**described, **merged, "merges_adapters": True} if merged else described
 
 
-def write_description(out: Path, described: dict) -> None:
+def write_description(out: Path, described: dict[str, Any]) -> None:
     """Writes `model.json`, with which a base is complete."""
     (out / "model.json").write_text(json.dumps(described, indent=2) + "\n")
 

@@ -12,6 +12,7 @@ import runpy
 import sys
 import threading
 from contextlib import suppress
+from typing import Any
 
 from trainer.runtime.process import configure_process, importing
 from trainer.runtime.protocol import EXIT_SERVER_GONE
@@ -19,7 +20,7 @@ from trainer.runtime.protocol import EXIT_SERVER_GONE
 PROGRAMS = ("trainer.cli.train", "trainer.cli.estimate")
 
 
-def listen(requests: queue.SimpleQueue, out: int) -> None:
+def listen(requests: "queue.SimpleQueue[dict[str, Any]]", out: int) -> None:
     """Reads one line from stdin, then waits for its end: the server is gone."""
     received = b""
     while not received.endswith(b"\n"):
@@ -36,13 +37,13 @@ def listen(requests: queue.SimpleQueue, out: int) -> None:
 
 def main() -> None:
     """Waits for a request and becomes its program. Raises ValueError for one that cannot be prepared."""
-    requests: queue.SimpleQueue = queue.SimpleQueue()
+    requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     # The program redirects stdout.
     threading.Thread(target=listen, args=(requests, os.dup(1)), daemon=True).start()
     configure_process(int(sys.argv[1]))
     # The program would fail the same way, and reports why.
     with suppress(Exception), importing():
-        import trainer.run.save  # noqa: F401
+        import trainer.run.save  # noqa: F401  # pyright: ignore[reportUnusedImport]
     request = requests.get()
     if request["module"] not in PROGRAMS:
         raise ValueError(f"{request['module']} cannot be prepared")

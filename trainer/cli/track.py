@@ -12,13 +12,13 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Tracker(Protocol):
     """A run of a tracker. Its class takes target, project, run and options of the command line."""
 
-    def params(self, values: dict) -> None:
+    def params(self, values: dict[str, Any]) -> None:
         """Sends the job's settings."""
         ...
 
@@ -34,14 +34,14 @@ class Tracker(Protocol):
 class TensorBoard(Tracker):
     """Files that TensorBoard reads; they have no settings."""
 
-    def __init__(self, target: str, project: str, run: str, _options: dict) -> None:
-        from tensorboard.summary import Writer  # pyright: ignore[reportMissingImports]
+    def __init__(self, target: str, project: str, run: str, _options: dict[str, Any]) -> None:
+        from tensorboard.summary import Writer  # pyright: ignore[reportMissingModuleSource]
 
         folder = Path(target) / project / run
         self.last_steps = read_last_steps(folder) if folder.is_dir() else {}
         self.writer = Writer(str(folder))
 
-    def params(self, values: dict) -> None:
+    def params(self, values: dict[str, Any]) -> None:
         """Sends nothing."""
 
     def metrics(self, step: int, values: dict[str, float]) -> None:
@@ -57,7 +57,7 @@ class TensorBoard(Tracker):
 
 def read_last_steps(folder: Path) -> dict[str, int]:
     """The last step of each metric in a folder of TensorBoard."""
-    from tensorboard.backend.event_processing import event_accumulator  # pyright: ignore[reportMissingImports]
+    from tensorboard.backend.event_processing import event_accumulator  # pyright: ignore[reportMissingModuleSource]
 
     events = event_accumulator.EventAccumulator(str(folder), size_guidance={"tensors": 1})
     events.Reload()
@@ -67,8 +67,8 @@ def read_last_steps(folder: Path) -> dict[str, int]:
 class MlFlow(Tracker):
     """A run of an experiment in MLflow, found again by its tag."""
 
-    def __init__(self, target: str, project: str, run: str, _options: dict) -> None:
-        import mlflow  # pyright: ignore[reportMissingImports]
+    def __init__(self, target: str, project: str, run: str, _options: dict[str, Any]) -> None:
+        import mlflow  # pyright: ignore[reportMissingModuleSource]
 
         self.mlflow = mlflow
         mlflow.set_tracking_uri(target)
@@ -78,11 +78,11 @@ class MlFlow(Tracker):
         )
         run_id = runs[0].info.run_id if runs else None
         history = mlflow.MlflowClient().get_metric_history
-        names = runs[0].data.metrics if runs else []
+        names: list[str] = list(runs[0].data.metrics) if runs else []
         self.last_steps = {name: max(point.step for point in history(run_id, name)) for name in names}
         mlflow.start_run(run_id=run_id, run_name=run, tags={"tunery_job": run}, log_system_metrics=False)
 
-    def params(self, values: dict) -> None:
+    def params(self, values: dict[str, Any]) -> None:
         """Logs them as parameters."""
         self.mlflow.log_params(values)
 
@@ -100,8 +100,8 @@ class MlFlow(Tracker):
 class WeightsAndBiases(Tracker):
     """A run in Weights & Biases."""
 
-    def __init__(self, target: str, project: str, run: str, options: dict) -> None:
-        import wandb  # pyright: ignore[reportMissingImports]
+    def __init__(self, target: str, project: str, run: str, options: dict[str, Any]) -> None:
+        import wandb  # pyright: ignore[reportMissingModuleSource]
 
         settings = wandb.Settings(console="off", x_disable_stats=True, disable_git=True, save_code=False, silent=True)
         if target:
@@ -116,7 +116,7 @@ class WeightsAndBiases(Tracker):
         )
         self.last_step = self.run.step - 1 if self.run.resumed else -1
 
-    def params(self, values: dict) -> None:
+    def params(self, values: dict[str, Any]) -> None:
         """Puts them into the run's configuration, over those of a run that continues."""
         self.run.config.update(values, allow_val_change=True)
 
@@ -135,7 +135,7 @@ def without_old(values: dict[str, float], step: int, last_steps: dict[str, int])
     return {name: value for name, value in values.items() if step > last_steps.get(name, -1)}
 
 
-KINDS: dict[str, Callable[[str, str, str, dict], Tracker]] = {
+KINDS: dict[str, Callable[[str, str, str, dict[str, Any]], Tracker]] = {
     "tensorboard": TensorBoard,
     "mlflow": MlFlow,
     "wandb": WeightsAndBiases,

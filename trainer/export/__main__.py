@@ -31,7 +31,8 @@ class ErrorReported(Exception):
 
 def export(spec: Export, folder: Path, protocol: Protocol) -> None:
     """Runs the stages of an export, and emits the `result` line with its files."""
-    stages, results = list(STAGES[spec.format]), []
+    stages = list(STAGES[spec.format])
+    results: list[dict[str, Any]] = []
     if cached_answers(spec) and has_importance(spec):
         stages.remove("reference")
         results.append({"reference": spec.reference, "peak_memory_mb": 0})
@@ -48,7 +49,7 @@ def export(spec: Export, folder: Path, protocol: Protocol) -> None:
     )
 
 
-def run(stage: str, folder: Path, protocol: Protocol) -> dict:
+def run(stage: str, folder: Path, protocol: Protocol) -> dict[str, Any]:
     """Runs a stage, forwards its lines and returns its result. Raises ErrorReported or JobError if it fails."""
     result, error_reported = None, False
     command = [sys.executable, "-m", "trainer.export.stage", stage, str(folder)]

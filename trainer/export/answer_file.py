@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import atomic_write
@@ -10,7 +11,7 @@ from trainer.runtime.files import atomic_write
 VERSION = 1
 
 
-def read(path: Path) -> dict | None:
+def read(path: Path) -> dict[str, Any] | None:
     """The file's answers; null if there is no file or it has another version."""
     try:
         answers = json.loads(path.read_text())
@@ -19,7 +20,7 @@ def read(path: Path) -> dict | None:
         return None
 
 
-def write(path: Path, rows: list[dict], **more: object) -> None:
+def write(path: Path, rows: list[dict[str, Any]], **more: object) -> None:
     """Writes atomically: a killed process leaves no partial answers. Raises JobError("adapter_invalid") if a
     log-probability is not finite.
     """

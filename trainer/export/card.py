@@ -2,9 +2,12 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from trainer.export.spec import Export
+from trainer.runtime.json_object import is_object
 
 LICENSE_ID = re.compile(r"^[a-z0-9][a-z0-9.-]{0,40}$")
 HUB_ID = re.compile(r"^[\w][\w.-]{0,95}/[\w][\w.-]{0,95}$")
@@ -32,7 +35,10 @@ def front_matter(spec: Export, license_file: bool) -> str:
     import yaml
 
     library = "transformers.js" if spec.format == "onnx" else "peft" if spec.adapter_alone else "transformers"
-    values: dict = {"library_name": library, "pipeline_tag": "image-text-to-text" if spec.sees else "text-generation"}
+    values: dict[str, Any] = {
+        "library_name": library,
+        "pipeline_tag": "image-text-to-text" if spec.sees else "text-generation",
+    }
     if HUB_ID.match(spec.base.id):
         values |= {"base_model": spec.base.id, "base_model_relation": "adapter" if spec.adapter_alone else "finetune"}
     if spec.base.license:
@@ -75,9 +81,11 @@ def write_card(spec: Export, folder: Path) -> None:
     (folder / "README.md").write_text("\n".join(sections))
 
 
-def _rows(values: object, before: str = ""):
-    for name, value in values.items() if isinstance(values, dict) else []:
-        if isinstance(value, dict):
+def _rows(values: object, before: str = "") -> Iterator[tuple[str, str]]:
+    if not is_object(values):
+        return
+    for name, value in values.items():
+        if is_object(value):
             yield from _rows(value, f"{before}{name}.")
         elif value is not None:
             yield text_of(LABELS.get(name, f"{before}{name}")), text_of(value)
@@ -159,7 +167,7 @@ print(processor.decode(answer[0][prompt["input_ids"].shape[1]:], skip_special_to
 """
 
 
-def add_check(folder: Path, check: dict) -> None:
+def add_check(folder: Path, check: dict[str, Any]) -> None:
     """Writes the check's figures into the card's section for them."""
     file = folder / "README.md"
     if not file.exists():

@@ -4,6 +4,7 @@ tokens.
 
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from trainer.data.loss_mask import prompt_ids
 from trainer.export.answering import greedy, log_probabilities
@@ -18,7 +19,7 @@ def runtime(base: Path | None) -> str:
     return f"{name}, peft {version('peft')}" if base else name
 
 
-def answers(folder: Path, base: Path | None, reference: dict, report: Report) -> list[dict]:
+def answers(folder: Path, base: Path | None, reference: dict[str, Any], report: Report) -> list[dict[str, Any]]:
     """`base`: the base for an adapter alone; everything else comes from the folder. Raises JobError if results are not
     finite.
     """
@@ -33,7 +34,7 @@ def answers(folder: Path, base: Path | None, reference: dict, report: Report) ->
         ends = end_tokens(ends, tokenizer.eos_token_id)
     model.eval()
     eyes = eyes_of(model, tokenizer, folder)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for number, row in enumerate(reference["rows"]):
         prompt = eyes.prompt(row["messages"]) if eyes else prompt_ids(tokenizer, row["messages"])
         answer = greedy(model, prompt, ends)

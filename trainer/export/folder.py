@@ -3,11 +3,13 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 from trainer.data.loss_mask import render
 from trainer.data.sight import PROCESSOR_FILES
 from trainer.data.tokenizer import Tokenizer, special_texts
 from trainer.runtime.errors import JobError
+from trainer.runtime.json_object import is_object
 
 TORCH_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 # Files that some readers need besides tokenizer.json. Code in a checkpoint is never copied.
@@ -38,23 +40,23 @@ LOCAL_KEYS = (
 OLD_NAMES = {"TokenizersBackend": "PreTrainedTokenizerFast", "PythonBackend": "PreTrainedTokenizer"}
 
 
-def read_json(path: Path) -> dict:
+def read_json(path: Path) -> dict[str, Any]:
     """The object in a file of a checkpoint. Raises JobError("base_missing") if there is none."""
     try:
         value = json.loads(path.read_text())
     except (OSError, ValueError) as problem:
         raise JobError("base_missing", f"{path.name} of the checkpoint cannot be read: {problem}.") from problem
-    if not isinstance(value, dict):
+    if not is_object(value):
         raise JobError("base_missing", f"{path.name} of the checkpoint is not a JSON object.")
     return value
 
 
-def write_json(path: Path, values: dict) -> None:
+def write_json(path: Path, values: dict[str, Any]) -> None:
     """Writes an object as transformers does: indented, with letters of all alphabets as they are."""
     path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
 
-def without_local_keys(values: dict) -> dict:
+def without_local_keys(values: dict[str, Any]) -> dict[str, Any]:
     """A configuration without the places of files on this machine."""
     return {name: value for name, value in values.items() if name not in LOCAL_KEYS}
 
@@ -75,17 +77,17 @@ def write_config(source: Path, out: Path, dtype: str | None, untied: bool) -> No
         # `torch_dtype` is the name before transformers 4.56.
         config |= {"dtype": kind, "torch_dtype": kind}
     for part in (config, config.get("text_config")):
-        if isinstance(part, dict):
+        if is_object(part):
             _add_rope(part)
     write_json(out / "config.json", config)
 
 
-def _add_rope(config: dict) -> None:
+def _add_rope(config: dict[str, Any]) -> None:
     """Adds the base of the rotary embeddings where releases before transformers 5 look for it. Without it they assume
     10,000 and answer gibberish.
     """
     rope = config.get("rope_parameters")
-    if not isinstance(rope, dict) or not isinstance(rope.get("rope_theta"), int | float):
+    if not is_object(rope) or not isinstance(rope.get("rope_theta"), int | float):
         return
     config.setdefault("rope_theta", rope["rope_theta"])
     if rope.get("rope_type", "default") != "default":
@@ -117,7 +119,7 @@ def write_tokenizer(source: Path, out: Path, tokenizer: Tokenizer) -> None:
     write_json(out / "tokenizer_config.json", config)
 
 
-def write_generation_config(source: Path, out: Path, config: dict, tokenizer: Tokenizer) -> None:
+def write_generation_config(source: Path, out: Path, config: dict[str, Any], tokenizer: Tokenizer) -> None:
     """The base's generation defaults plus every token that ends an answer: without one of them the model would not
     stop.
     """

@@ -1,6 +1,7 @@
 """Computes in float32 with weights stored as narrow as in the checkpoint: half the memory, the same results."""
 
 from functools import partial
+from typing import cast
 
 import torch
 from torch import nn
@@ -34,6 +35,7 @@ def compute_in_float32(model: Model) -> None:
 
 def _linear(module: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     step = max(1, CHUNK_WEIGHTS // module.in_features)
-    results = [linear(x, rows.to(x.dtype)) for rows in module.weight.split(step)]
+    results = [linear(x, rows.to(x.dtype)) for rows in torch.split(module.weight, step)]
     result = results[0] if len(results) == 1 else torch.cat(results, dim=-1)
-    return result if module.bias is None else result + module.bias.to(x.dtype)
+    bias = cast(torch.Tensor | None, module.bias)
+    return result if bias is None else result + bias.to(x.dtype)

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 from trainer.export.spec import UNQUANTIZED, Export
 from trainer.model.adapter_gguf import write_adapter_gguf
@@ -11,6 +12,7 @@ from trainer.model.tensors import FLOATING, read_checkpoint
 from trainer.runtime.converters import run_converter
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sync
+from trainer.runtime.json_object import is_object
 
 # The type of the adapter file that the engine serves.
 ADAPTER_TYPE = "F16"
@@ -53,8 +55,8 @@ def require_described(file: Path, folder: Path) -> None:
     if template is None or template.contents() != (folder / "chat_template.jinja").read_text():
         raise JobError("internal", "The converted file lacks the model's chat template.")
     end, tokens = fields.get("tokenizer.ggml.eos_token_id"), fields["tokenizer.ggml.tokens"]
-    expected = json.loads((folder / "tokenizer_config.json").read_text()).get("eos_token")
-    expected = expected["content"] if isinstance(expected, dict) else expected
+    expected: Any = json.loads((folder / "tokenizer_config.json").read_text()).get("eos_token")
+    expected = expected["content"] if is_object(expected) else expected
     if expected and (end is None or tokens.contents(int(end.contents())) != expected):
         raise JobError("internal", f"The converted file has another end token than {expected}.")
 
@@ -79,7 +81,10 @@ def adapter_file(spec: Export, out: Path) -> Path:
 def _describe_like(file: Path, served: Path) -> None:
     """Copies the served file's template, end token and base, which the converter does not write."""
     import gguf
-    from gguf.scripts.gguf_new_metadata import MetadataDetails, copy_with_new_metadata
+    from gguf.scripts.gguf_new_metadata import (  # pyright: ignore[reportMissingTypeStubs]
+        MetadataDetails,
+        copy_with_new_metadata,
+    )
 
     names = ("tokenizer.chat_template", "tunery.base_model_id", "tunery.eos_token", "tunery.tokenizer_sha256")
     fields = gguf.GGUFReader(served).fields

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -33,14 +34,16 @@ WRAPPED = re.compile(r"^base_model\.model\.|\.base_layer$|\.modules_to_save\.\w+
 LANGUAGE_PART = re.compile(r"^model\.(text_model|language_model)\.")
 
 
-def measure(spec: Export, model: Model, tokenizer: Tokenizer, fallback: list[list[dict]], report: Report) -> None:
+def measure(
+    spec: Export, model: Model, tokenizer: Tokenizer, fallback: list[list[dict[str, Any]]], report: Report
+) -> None:
     """Writes `spec.importance`, which is a file's name. Uses the `fallback` conversations if the dataset is gone."""
     assert spec.importance, "only asked for where it is needed"
     sums: dict[str, torch.Tensor] = {}
     counts: dict[str, int] = {}
 
-    def watch(name: str) -> Callable[[torch.nn.Module, tuple], None]:
-        def add_squares(_module: torch.nn.Module, inputs: tuple) -> None:
+    def watch(name: str) -> Callable[[torch.nn.Module, tuple[Any, ...]], None]:
+        def add_squares(_module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
             squares = inputs[0].detach().reshape(-1, inputs[0].shape[-1]).float().square()
             sums[name] = sums[name] + squares.sum(0) if name in sums else squares.sum(0)
             counts[name] = counts.get(name, 0) + len(squares)
@@ -88,7 +91,7 @@ def for_file(importance: Path, gguf_file: Path, out: Path) -> None:
     kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(kind, int(reader.fields[f"{architecture}.block_count"].contents()))
     matrices = {tensor.name: int(tensor.shape[0]) for tensor in reader.tensors if len(tensor.shape) == 2}
-    named = {}
+    named: dict[str, torch.Tensor] = {}
     for name, values in load_file(importance).items():
         gguf_name = names.get_name(name, try_suffixes=(".weight",))
         if gguf_name and matrices.get(gguf_name) == len(values):
@@ -101,7 +104,7 @@ def _own_name(name: str) -> str:
     return f"{LANGUAGE_PART.sub('model.', WRAPPED.sub('', name))}.weight"
 
 
-def _conversations(spec: Export, fallback: list[list[dict]]) -> Iterator[list[dict]]:
+def _conversations(spec: Export, fallback: list[list[dict[str, Any]]]) -> Iterator[list[dict[str, Any]]]:
     rows = 0
     try:
         with open(spec.rows or os.devnull, "rb") as file:

@@ -25,8 +25,10 @@ import json
 import shutil
 import sys
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from trainer.export.onnx_write_monitor import WriteMonitor
 from trainer.runtime.errors import JobError
@@ -73,7 +75,7 @@ def build(hf_folder: Path, graph: Path, quantization: str | None, threads: int, 
     torch.set_num_threads(threads)
     shutil.rmtree(graph, ignore_errors=True)
     with WriteMonitor(hf_folder, graph / DATA, report), contextlib.redirect_stdout(sys.stderr):
-        from onnxruntime_genai.models import builder
+        builder: Any = import_module("onnxruntime_genai.models.builder")
 
         builder_arguments = (None, str(hf_folder), str(graph), precision.name, precision.target, str(graph / "cache"))
         try:
@@ -121,7 +123,7 @@ def _lay_out(hf_folder: Path, built: Path, out: Path, precision: Precision) -> N
     folder = out / "onnx"
     folder.mkdir(parents=True)
     (built / DATA).rename(folder / f"{name}_data")
-    graph = onnx.load(built / GRAPH, load_external_data=False)
+    graph = onnx.load(str(built / GRAPH), load_external_data=False)  # pyright: ignore[reportUnknownMemberType]
     # The only name for the weights' file that Transformers.js accepts.
     for tensor in graph.graph.initializer:
         for entry in tensor.external_data:
@@ -133,7 +135,7 @@ def _lay_out(hf_folder: Path, built: Path, out: Path, precision: Precision) -> N
         for dimension in value.type.tensor_type.shape.dim:
             if dimension.dim_param == "kv_cache_dim":
                 dimension.dim_value = genai["model"]["decoder"]["head_size"]
-    onnx.save(graph, folder / name)
+    onnx.save(graph, str(folder / name))  # pyright: ignore[reportUnknownMemberType]
     for file in hf_folder.iterdir():
         if file.is_file() and not file.name.endswith(NOT_COPIED):
             shutil.copyfile(file, out / file.name)
@@ -150,7 +152,7 @@ def _lay_out(hf_folder: Path, built: Path, out: Path, precision: Precision) -> N
     _write(out / "config.json", config)
 
 
-def _write(path: Path, values: dict) -> None:
+def _write(path: Path, values: dict[str, Any]) -> None:
     path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -159,7 +161,7 @@ def runtime() -> str:
     return f"onnxruntime {version('onnxruntime')}"
 
 
-def answers(folder: Path, reference: dict, threads: int, report: Report) -> list[dict]:
+def answers(folder: Path, reference: dict[str, Any], threads: int, report: Report) -> list[dict[str, Any]]:
     """The folder's own answers in ONNX Runtime, with its tokenizer, template and end tokens; rows like the
     reference's.
     """
@@ -171,7 +173,7 @@ def answers(folder: Path, reference: dict, threads: int, report: Report) -> list
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     tokenizer.parse_control_tokens = reference.get("parse_control_tokens", True)
     session = Session(folder, threads)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for number, row in enumerate(reference["rows"]):
         prompt = prompt_ids(tokenizer, row["messages"])
         answer, log_probabilities = session.answer(prompt, row["answer_tokens"])

@@ -11,7 +11,7 @@ projection of half the layers.
 import logging
 import re
 from pathlib import Path
-from typing import Any, TypeGuard, cast
+from typing import TypeGuard, cast
 
 import numpy as np
 import onnx
@@ -31,7 +31,7 @@ logging.getLogger("onnxruntime.quantization.matmul_nbits_quantizer").setLevel(lo
 
 def quantize(source: Path, out: Path, bits: int, report: Report) -> None:
     """Writes `out` and `out`.data next to it. Calls `report` with the progress, 0 to 1."""
-    model = ir.load(source)
+    model = ir.load(source)  # pyright: ignore[reportUnknownMemberType]
     graph = model.graph
     layers = 1 + max((int(match[1]) for node in graph if (match := SENSITIVE.search(node.name or ""))), default=0)
     products = [(node, weight) for node in graph if node.op_type == "MatMul" and _is_matrix(weight := node.inputs[1])]
@@ -46,7 +46,8 @@ def quantize(source: Path, out: Path, bits: int, report: Report) -> None:
     for name in [name for name, value in graph.initializers.items() if not value.uses()]:
         del graph.initializers[name]
     graph.sort()
-    ir.save(model, out, external_data=f"{out.name}.data", size_threshold_bytes=0)
+    data = f"{out.name}.data"
+    ir.save(model, out, external_data=data, size_threshold_bytes=0)  # pyright: ignore[reportUnknownMemberType]
 
 
 def bits_of(name: str, bits: int, layers: int) -> int:
@@ -84,7 +85,7 @@ def _quantized(graph: ir.Graph, weight: ir.Value, bits: int) -> list[ir.Value]:
     """The packed weights, scales and zero points of a matrix [inputs, outputs], as initializers of the graph."""
     matrix = _constant(weight).numpy()
     pieces = [_pieces(matrix[:, first : first + COLUMNS], bits) for first in range(0, matrix.shape[1], COLUMNS)]
-    values = []
+    values: list[ir.Value] = []
     for part, arrays in zip(("quantized", "scales", "zero_points"), zip(*pieces, strict=True), strict=True):
         tensor = ir.tensor(np.concatenate(arrays), name=f"{weight.name}_{part}")
         shape = ir.Shape(_dimensions(tensor))
@@ -105,8 +106,7 @@ def _pieces(columns: np.ndarray, bits: int) -> list[np.ndarray]:
     )
     quantizer = MatMulNBitsQuantizer(single, bits=bits, block_size=BLOCK, is_symmetric=False, accuracy_level=4)
     quantizer.process()
-    # The quantizer wraps the model that it was given.
-    quantized = cast(Any, quantizer.model).model.graph
+    quantized = quantizer.model.model.graph
     (node,) = quantized.node
     arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in quantized.initializer}
     return [arrays[name] for name in node.input[1:]]

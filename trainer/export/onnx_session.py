@@ -3,7 +3,6 @@
 import json
 import math
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
@@ -46,7 +45,7 @@ class Session:
 
     def empty(self) -> Cache:
         """An empty KV cache."""
-        cache = {}
+        cache: Cache = {}
         for name, value in self._inputs.items():
             if name.startswith("past_key_values."):
                 cache[name] = np.zeros([1, value.shape[1], 0, value.shape[3]], TYPES[value.type])
@@ -61,18 +60,17 @@ class Session:
         }
         if "position_ids" in self._inputs:
             feeds["position_ids"] = np.arange(past, past + len(tokens), dtype=np.int64)[None]
-        # The graph has tensors alone, no maps or sequences of them.
-        results = cast(list[np.ndarray], self.session.run(None, feeds | cache))
+        results = self.session.run(None, feeds | cache)
         outputs = dict(zip(self._outputs, results, strict=True))
         logits = outputs.pop("logits")[0].astype(np.float32)
         return logits, {name.replace("present.", "past_key_values."): value for name, value in outputs.items()}
 
     def answer(self, prompt: list[int], given_answer: list[int]) -> tuple[list[int], list[float]]:
         """The greedy answer with its end token, and the log-probabilities of a given answer's tokens."""
-        cache = self.empty()
+        cache, before = self.empty(), np.empty((0, 0), np.float32)
         for first in range(0, len(prompt), PROMPT_CHUNK):
             logits, cache = self.run(prompt[first : first + PROMPT_CHUNK], cache)
-        before = logits[-1:]
+            before = logits[-1:]
         following = self.run(given_answer[:-1], cache)[0] if len(given_answer) > 1 else before[:0]
         scores = _log_probabilities(np.concatenate([before, following]), given_answer)
         answer = [int(before[-1].argmax())]
@@ -101,7 +99,7 @@ def _end_tokens(folder: Path) -> set[int]:
     """From the generation defaults, else from the model's configuration."""
     for name in ("generation_config.json", "config.json"):
         if (folder / name).exists():
-            ends = json.loads((folder / name).read_text()).get("eos_token_id")
+            ends: int | list[int] | None = json.loads((folder / name).read_text()).get("eos_token_id")
             if ends is not None:
                 return set(ends) if isinstance(ends, list) else {ends}
     return set()

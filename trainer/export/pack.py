@@ -27,7 +27,7 @@ CHUNK_BYTES = 1 << 20
 EARLIEST = 315532800
 
 
-def pack(spec: Export, folder: Path, report: StageReport) -> dict:
+def pack(spec: Export, folder: Path, report: StageReport) -> dict[str, Any]:
     """Packs the export in `folder/out`. Returns the data of the `result` line: `out`, and the name, size and SHA-256 of
     each of its `files`. Raises JobError("internal") if a single file is to be packed.
     """
@@ -129,7 +129,7 @@ def write_zip(target: Path, names: list[tuple[Path, str]], time: int, report: Re
         return sha256_of(temporary)
 
 
-def _described(path: Path, name: Path) -> dict:
+def _described(path: Path, name: Path) -> dict[str, Any]:
     return {"name": name.as_posix(), "size_bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 

@@ -5,6 +5,7 @@ and its KV cache; log-probabilities come from the trainer's own forward pass.
 """
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -29,7 +30,7 @@ from trainer.runtime.errors import JobError
 from trainer.runtime.protocol import Report
 
 
-def reference(spec: Export, report: Report) -> dict:
+def reference(spec: Export, report: Report) -> dict[str, Any]:
     """Returns the reference answers and makes sure that the importance matrix exists: cached in the model's folder, or
     made and stored there.
     """
@@ -46,7 +47,7 @@ def reference(spec: Export, report: Report) -> dict:
     return answers
 
 
-def with_answers(reference_answers: dict) -> list[list[dict]]:
+def with_answers(reference_answers: dict[str, Any]) -> list[list[dict[str, Any]]]:
     """The conversations with the model's own answers, without their pictures."""
     return [
         [
@@ -57,7 +58,7 @@ def with_answers(reference_answers: dict) -> list[list[dict]]:
     ]
 
 
-def _answer_prompts(spec: Export, model: Model, tokenizer: Tokenizer, report: Report) -> dict:
+def _answer_prompts(spec: Export, model: Model, tokenizer: Tokenizer, report: Report) -> dict[str, Any]:
     prompts = prompts_of(spec)
     base_model = base_of(model)
     ends = end_tokens(
@@ -67,7 +68,8 @@ def _answer_prompts(spec: Export, model: Model, tokenizer: Tokenizer, report: Re
         end_of_turn(tokenizer),
     )
     eyes = eyes_of(model, tokenizer, checkpoint_folder(spec))
-    rows, read_prompts = [], []
+    rows: list[dict[str, Any]] = []
+    read_prompts: list[list[int] | Sequence] = []
     for number, messages in enumerate(prompts):
         prompt = eyes.prompt(messages) if eyes else token_ids(messages, tokenizer, open_turn=True)
         read_prompts.append(prompt)

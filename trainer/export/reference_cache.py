@@ -3,6 +3,7 @@
 import json
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -14,7 +15,7 @@ from trainer.runtime.errors import JobError
 MOST_PROMPTS = 4
 
 
-def cached_answers(spec: Export) -> dict | None:
+def cached_answers(spec: Export) -> dict[str, Any] | None:
     """The cached answers if they are for the same prompts, and from today if the template writes the date."""
     cached = read(Path(spec.reference))
     if (
@@ -43,7 +44,7 @@ def today() -> str:
     return date.today().isoformat()
 
 
-def prompts_of(spec: Export) -> list[list[dict]]:
+def prompts_of(spec: Export) -> list[list[dict[str, Any]]]:
     """Prompts of held-out rows if the training had any; general questions for a model without rows. Raises
     JobError("internal") if the file of rows cannot be read.
     """
@@ -59,6 +60,6 @@ def prompts_of(spec: Export) -> list[list[dict]]:
     return rows[:MOST_PROMPTS] or [[{"role": "user", "content": question}] for question in QUESTIONS][:MOST_PROMPTS]
 
 
-def read_rows(path: str) -> list[dict]:
+def read_rows(path: str) -> list[dict[str, Any]]:
     """The rows of a model's probe.json."""
     return json.loads(Path(path).read_text())["rows"]

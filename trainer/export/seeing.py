@@ -34,7 +34,8 @@ def with_adapter(model: Model, folder: Path) -> Model:
     """The model with the adapter in a folder of PEFT."""
     from peft import PeftModel
 
-    return cast(Model, PeftModel.from_pretrained(cast(torch.nn.Module, model), folder))
+    peft: Any = PeftModel
+    return peft.from_pretrained(model, folder)
 
 
 def eyes_of(model: Model, tokenizer: Tokenizer, folder: Path) -> "Eyes | None":
@@ -58,7 +59,7 @@ class Eyes:
         """The vectors with these numbers, int64 [n]: [n, width]."""
         return torch.cat(self.vectors).index_select(0, vectors)
 
-    def prompt(self, messages: list[dict]) -> Sequence:
+    def prompt(self, messages: list[dict[str, Any]]) -> Sequence:
         """A conversation with pictures as data URLs, up to the start of its answer. Raises
         JobError("dataset_invalid").
         """

@@ -68,7 +68,7 @@ class Export:
     rows: str | None = None
     # Whether control tokens spelled in the text of a row are parsed, as in the model's training and serving.
     parse_control_tokens: bool = False
-    card: dict = field(default_factory=dict)
+    card: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def sees(self) -> bool:
@@ -106,7 +106,7 @@ class Export:
         return "-".join(part for part in parts if part)
 
 
-def _typed(kind: type, values: dict) -> Any:
+def _typed(kind: type, values: dict[str, Any]) -> Any:
     names = {field.name for field in fields(kind)}
     return kind(**{name: value for name, value in values.items() if name in names})
 

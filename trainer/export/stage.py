@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from trainer.export.spec import Export, StageReport, read_spec
 from trainer.runtime.errors import JobError, explain
@@ -21,10 +22,10 @@ from trainer.runtime.protocol import Protocol, run_program
 ANSWERS = "answers.json"
 
 # Does its work in the folder, reports its progress, and returns the data of its result.
-Stage = Callable[[Export, Path, StageReport], dict]
+Stage = Callable[[Export, Path, StageReport], dict[str, Any]]
 
 
-def reference(spec: Export, _folder: Path, report: StageReport) -> dict:
+def reference(spec: Export, _folder: Path, report: StageReport) -> dict[str, Any]:
     """The reference answers and the importance matrix, where they are not cached."""
     with importing():
         from trainer.export.reference import reference
@@ -33,7 +34,7 @@ def reference(spec: Export, _folder: Path, report: StageReport) -> dict:
     return {"reference": spec.reference}
 
 
-def make(spec: Export, folder: Path, report: StageReport) -> dict:
+def make(spec: Export, folder: Path, report: StageReport) -> dict[str, Any]:
     """The exported files; for ONNX its unquantized graph."""
     with importing():
         from trainer.export.output import write_output
@@ -42,7 +43,7 @@ def make(spec: Export, folder: Path, report: StageReport) -> dict:
     return {"out": str(output)} if output else {}
 
 
-def finish(spec: Export, folder: Path, report: StageReport) -> dict:
+def finish(spec: Export, folder: Path, report: StageReport) -> dict[str, Any]:
     """The last stage of ONNX in a process without torch, so that quantizing can use the memory."""
     from trainer.export.card import write_card
     from trainer.export.onnx import finish
@@ -56,7 +57,7 @@ def finish(spec: Export, folder: Path, report: StageReport) -> dict:
     return {"out": str(output)}
 
 
-def check(spec: Export, folder: Path, report: StageReport) -> dict:
+def check(spec: Export, folder: Path, report: StageReport) -> dict[str, Any]:
     """The answers of the exported files in `folder/out`; the engine checks a GGUF file itself. Raises
     JobError("internal") without reference answers.
     """

@@ -5,6 +5,7 @@ import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,6 +14,7 @@ from trainer.model.adapter_gguf import as_stored
 from trainer.model.skeleton import Skeleton
 from trainer.model.tensors import Entry, read_header
 from trainer.runtime.errors import JobError
+from trainer.runtime.json_object import is_object
 
 PREFIX = "base_model.model."
 PART = re.compile(
@@ -66,9 +68,9 @@ class LoraPair:
 class Adapter:
     """An adapter's changes by the names of the base's tensors."""
 
-    config: dict
-    pairs: dict[str, LoraPair] = field(default_factory=dict)
-    replaced: dict[str, Entry] = field(default_factory=dict)
+    config: dict[str, Any]
+    pairs: dict[str, LoraPair] = field(default_factory=dict[str, LoraPair])
+    replaced: dict[str, Entry] = field(default_factory=dict[str, Entry])
 
     @property
     def names(self) -> set[str]:
@@ -97,7 +99,7 @@ def read_adapter(folder: Path, base: Path | None = None) -> Adapter:
     changes_experts = any(not name.endswith(".weight") for name in config.get("target_parameters") or ())
     experts = _pairs_of_experts(folder, base) if changes_experts and base else {}
     halves: dict[str, dict[str, Entry]] = {}
-    replaced = {}
+    replaced: dict[str, Entry] = {}
     for name, entry in read_header(file).items():
         if not name.startswith(PREFIX):
             raise invalid(f"The adapter's tensor {name[:200]} belongs to no weight of the base.")
@@ -126,8 +128,8 @@ def _pairs_of_experts(folder: Path, base: Path) -> dict[str, LoraPair]:
     return {name: LoraPair(pair.a, pair.b, 1.0, False) for name, pair in as_stored(stacked, skeleton).items()}
 
 
-def _require_plain(config: dict) -> None:
-    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
+def _require_plain(config: Any) -> None:
+    if not is_object(config) or config.get("peft_type") != "LORA":
         raise invalid("Only LoRA adapters can be merged.")
     for name in UNSUPPORTED:
         if config.get(name):
@@ -143,7 +145,7 @@ def _require_plain(config: dict) -> None:
         raise invalid(message)
 
 
-def _pair(module: str, parts: dict[str, Entry], config: dict) -> LoraPair:
+def _pair(module: str, parts: dict[str, Entry], config: dict[str, Any]) -> LoraPair:
     embedding = "lora_embedding_A" in parts or "lora_embedding_B" in parts
     names = ("lora_embedding_A", "lora_embedding_B") if embedding else ("lora_A", "lora_B")
     if set(parts) != set(names):

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -51,7 +52,7 @@ def merge(
     return Merged(untied)
 
 
-def _require_whole_weights(config: dict) -> None:
+def _require_whole_weights(config: dict[str, Any]) -> None:
     if config.get("quantization_config"):
         message = (
             "The base's weights are quantized, so nothing can be added to them. Export the adapter alone "
@@ -81,7 +82,7 @@ def _named_as(entries: dict[str, Entry], adapter: Adapter, skeleton: Skeleton) -
     return replace(adapter, pairs=named[0], replaced=named[1])
 
 
-def _untied(entries: dict[str, Entry], adapter: Adapter, config: dict) -> tuple[dict[str, Entry], bool]:
+def _untied(entries: dict[str, Entry], adapter: Adapter, config: dict[str, Any]) -> tuple[dict[str, Entry], bool]:
     """Splits tied embeddings and head into two tensors if the adapter changes only one use."""
     embeddings = [name for name in entries if name.endswith(EMBEDDINGS)]
     # Older configurations without the field mean true.
@@ -114,7 +115,8 @@ def _require_fit(entries: dict[str, Entry], adapter: Adapter, skeleton: Skeleton
     for name, entry in adapter.replaced.items():
         if entry.shape != entries[name].shape:
             raise invalid(f"The adapter's {name} is {list(entry.shape)}; the base's is {list(entries[name].shape)}.")
-    targets, config = adapter.config.get("target_modules"), adapter.config
+    config = adapter.config
+    targets: str | list[str] | None = config.get("target_modules")
     narrowed = any(config.get(name) for name in ("layers_to_transform", "layers_pattern", "exclude_modules"))
     if isinstance(targets, list) and not narrowed:
         # Not all tensors of the files: an expert's are stacked in memory, and layers that predict a second token are

@@ -96,7 +96,7 @@ def read_header(file: Path) -> dict[str, Entry]:
                 raise ValueError("its header is longer than the file")
             header = json.loads(opened.read(length))
         header.pop("__metadata__", None)
-        entries = {}
+        entries: dict[str, Entry] = {}
         for name, header_entry in header.items():
             if header_entry["dtype"] not in DTYPES:
                 raise ValueError(f"the tensor {name} is {header_entry['dtype']}")
@@ -119,7 +119,7 @@ def read_checkpoint(folder: Path) -> dict[str, Entry]:
         files = [folder / "model.safetensors"]
     if missing := [file.name for file in files if not file.exists()]:
         raise JobError("base_missing", f"The checkpoint's file {missing[0]} is not there.")
-    entries = {}
+    entries: dict[str, Entry] = {}
     for file in files:
         entries |= dict(sorted(read_header(file).items(), key=lambda item: item[1].start))
     return entries

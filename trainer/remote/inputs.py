@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 from trainer.remote.service import Service
 
@@ -11,7 +12,7 @@ from trainer.remote.service import Service
 CACHE_BYTES = int(float(os.environ.get("TUNERY_RUN_CACHE_GB", "50")) * 1e9)
 
 
-def prepare(service: Service, folder: Path, cache: Path, converters: Path) -> dict:
+def prepare(service: Service, folder: Path, cache: Path, converters: Path) -> dict[str, Any]:
     """Writes `folder/spec.json` and the files that it names. Returns the spec.
 
     The service sends {spec, files: [{path, sha256, size_bytes, cache}]}: the spec's paths are relative to `folder`, and
@@ -20,8 +21,9 @@ def prepare(service: Service, folder: Path, cache: Path, converters: Path) -> di
     described = service.get("spec")
     for file in described["files"]:
         fetch(service, file, folder / file["path"], cache)
-    spec = described["spec"]
-    for part in (spec["base"], spec["dataset"], spec.get("start"), (spec.get("evaluation") or {}).get("dataset")):
+    spec: dict[str, Any] = described["spec"]
+    evaluation: dict[str, Any] = spec.get("evaluation") or {}
+    for part in (spec["base"], spec["dataset"], spec.get("start"), evaluation.get("dataset")):
         if part:
             part["path"] = str(folder / part["path"])
     for checkpoint in spec["resume_from"]:
@@ -31,7 +33,7 @@ def prepare(service: Service, folder: Path, cache: Path, converters: Path) -> di
     return spec
 
 
-def fetch(service: Service, file: dict, target: Path, cache: Path) -> None:
+def fetch(service: Service, file: dict[str, Any], target: Path, cache: Path) -> None:
     """Brings one of `files` to `target`; what the machine has kept is not fetched again, and not hashed again."""
     sha256 = file["sha256"]
     if not file["cache"]:

@@ -10,12 +10,14 @@ from trainer.remote.run import Member, Settings, follow, run
 
 def run_over_machines(settings: Settings) -> int:
     """Returns the exit status of the first machine's run, which reports to the service. The others end with it."""
-    import ray  # pyright: ignore[reportMissingImports]
-    from ray.util.placement_group import (  # pyright: ignore[reportMissingImports]
+    import ray  # pyright: ignore[reportMissingModuleSource]
+    from ray.util.placement_group import (  # pyright: ignore[reportMissingModuleSource]
         placement_group,
         remove_placement_group,
     )
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # pyright: ignore[reportMissingImports]
+    from ray.util.scheduling_strategies import (  # pyright: ignore[reportMissingModuleSource]
+        PlacementGroupSchedulingStrategy,
+    )
 
     ray.init(log_to_driver=True)
     share = json.loads(os.environ["TUNERY_RUN_RESOURCES"])

@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from trainer.remote.inputs import link
 from trainer.remote.service import RunEnded, Service, ServiceGone
@@ -26,7 +27,7 @@ class Reporter:
 
     def __init__(self, service: Service, folder: Path, on_stop: Callable[[], None], on_end: Callable[[], None]) -> None:
         self._service, self._folder, self._on_stop, self._on_end = service, folder, on_stop, on_end
-        self._lines: queue.Queue[dict | None] = queue.Queue()
+        self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
         # Checkpoints whose line is not posted yet; only the last of them is worth its upload.
         self._checkpoints = 0
         self._lock = threading.Lock()
@@ -42,7 +43,7 @@ class Reporter:
         """Whether the service no longer wants the run, or is gone for good."""
         return self._ended.is_set()
 
-    def add(self, line: dict) -> None:
+    def add(self, line: dict[str, Any]) -> None:
         """Takes a trainer's line. The files of a checkpoint are kept for its upload, whatever the trainer removes."""
         if line["type"] == "checkpoint":
             path = Path(line["data"]["path"])
@@ -81,7 +82,7 @@ class Reporter:
                 number += len(lines)
             time.sleep(POST_SECONDS)
 
-    def _next_batch(self) -> tuple[list[dict], bool]:
+    def _next_batch(self) -> tuple[list[dict[str, Any]], bool]:
         """The waiting lines, at least one or the end, and whether they are the last."""
         batch = [self._lines.get()]
         with contextlib.suppress(queue.Empty):
@@ -89,7 +90,7 @@ class Reporter:
                 batch.append(self._lines.get_nowait())
         return [line for line in batch if line is not None], batch[-1] is None
 
-    def _post(self, first: int, lines: list[dict]) -> None:
+    def _post(self, first: int, lines: list[dict[str, Any]]) -> None:
         answer = self._service.post("lines", {"first": first, "lines": lines})
         self._posted_at = time.monotonic()
         if answer["stop"] and not self._stop_told:
@@ -102,7 +103,7 @@ class Reporter:
                 self._post(0, [])
             time.sleep(HEARTBEAT_SECONDS / 4)
 
-    def _with_files(self, line: dict) -> dict:
+    def _with_files(self, line: dict[str, Any]) -> dict[str, Any]:
         """Uploads what a line names, and returns it with paths relative to the run's folder."""
         if line["type"] == "checkpoint":
             return self._checkpoint(line)
@@ -115,7 +116,7 @@ class Reporter:
         relative = json.loads(json.dumps(line).replace(json.dumps(f"{self._folder}/")[1:-1], ""))
         return _naming(relative, files)
 
-    def _checkpoint(self, line: dict) -> dict:
+    def _checkpoint(self, line: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
             self._checkpoints -= 1
             newer = self._checkpoints > 0
@@ -136,14 +137,14 @@ class Reporter:
         self._service.upload(f"files/{path.as_posix()}", file)
 
 
-def _naming(line: dict, files: list[Path]) -> dict:
+def _naming(line: dict[str, Any], files: list[Path]) -> dict[str, Any]:
     """With the files that the service now has: another of its machines may have to fetch them."""
     return {**line, "data": {**line["data"], "files": [file.as_posix() for file in files]}}
 
 
-def _split_before_files(lines: list[dict]) -> list[list[dict]]:
+def _split_before_files(lines: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Lines whose files take long to upload begin a new group, so that those before do not wait."""
-    groups: list[list[dict]] = []
+    groups: list[list[dict[str, Any]]] = []
     for line in lines:
         if not groups or line["type"] in ("checkpoint", "result"):
             groups.append([])

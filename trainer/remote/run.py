@@ -14,9 +14,10 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 from trainer.remote.inputs import prepare
 from trainer.remote.report import Reporter
@@ -75,7 +76,7 @@ class Member:
 
 
 @contextlib.contextmanager
-def run_folder(scratch: Path, installation: str) -> Iterator[Path]:
+def run_folder(scratch: Path, installation: str) -> Generator[Path]:
     """A folder of this run alone, removed at its end. Removes those that killed runs of the installation left."""
     scratch.mkdir(parents=True, exist_ok=True)
     prefix = f"{PREFIX}{installation}-"
@@ -219,12 +220,11 @@ def run(settings: Settings, member: Member | None = None) -> int:
 
 
 def _take(text: str, reporter: Reporter) -> None:
-    try:
-        line = json.loads(text)
-        is_event = isinstance(line, dict) and isinstance(line["type"], str) and isinstance(line["message"], str)
-    except (ValueError, KeyError):
-        is_event = False
-    if is_event:
+    parsed: Any = None
+    with contextlib.suppress(ValueError):
+        parsed = json.loads(text)
+    line = cast(dict[str, Any], parsed if isinstance(parsed, dict) else {})
+    if isinstance(line.get("type"), str) and isinstance(line.get("message"), str):
         reporter.add({"type": line["type"], "message": line["message"], "data": line.get("data") or {}})
     else:
         sys.stderr.write(f"not a trainer event: {text}\n")

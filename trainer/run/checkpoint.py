@@ -52,7 +52,7 @@ class State:
     row_losses: torch.Tensor
     reference: torch.Tensor
     totals: Totals = field(default_factory=Totals)
-    validation: dict[str, Any] = field(default_factory=dict)
+    validation: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 def write(folder: Path, state: State, spec: Spec) -> Written:

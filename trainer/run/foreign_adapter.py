@@ -103,12 +103,12 @@ def invalid(message: str) -> JobError:
     return JobError("adapter_invalid", message)
 
 
-def read_config(folder: Path) -> dict:
+def read_config(folder: Path) -> dict[str, Any]:
     """The adapter's configuration, as PEFT wrote it."""
     return json.loads((folder / CONFIG).read_text())
 
 
-def options_of(config: dict) -> dict:
+def options_of(config: dict[str, Any]) -> dict[str, Any]:
     """The fields that make the adapter more than a plain one. Empty values and PEFT's defaults are no options."""
     defaults = {field.name: field.default for field in fields(LoraConfig)}
     options = {}
@@ -146,7 +146,7 @@ def is_plain(folder: Path, linear_modules: list[str]) -> bool:
     return all(pair and pair["module"] in linear_modules for pair in pairs)
 
 
-def _start(config: dict) -> object:
+def _start(config: dict[str, Any]) -> object:
     """How the adapter's training began (`init_lora_weights`): by name without its options, or as it is."""
     start = config.get("init_lora_weights", True)
     if not isinstance(start, str):
@@ -162,7 +162,9 @@ class Reading:
     """
 
     model: Model
-    initial: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    initial: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(
+        default_factory=dict[str, tuple[torch.Tensor, torch.Tensor]]
+    )
     replaced: bool = False
 
     def layers(self) -> dict[str, LoraLayer]:
@@ -239,7 +241,7 @@ def read(base: Model, folder: Path, seed: int = 0) -> Reading:
     return reading
 
 
-def _wrap(base: Model, config: dict, start: Any) -> Model:
+def _wrap(base: Model, config: dict[str, Any], start: Any) -> Model:
     options = {name: value for name, value in options_of(config).items() if name in FOLDED | MERGED}
     selection = {name: config[name] for name in SELECTING if config.get(name) is not None}
     _require_well_formed(options, base)
@@ -255,7 +257,7 @@ def _wrap(base: Model, config: dict, start: Any) -> Model:
         raise invalid(f"PEFT cannot read the adapter on this base: {problem}") from problem
 
 
-def _require_well_formed(options: dict, base: Model) -> None:
+def _require_well_formed(options: dict[str, Any], base: Model) -> None:
     """Raises JobError("adapter_invalid") for values of a form that PEFT takes for granted."""
 
     def is_number(value: object) -> bool:
@@ -372,7 +374,9 @@ def is_repeatable(reading: Reading, again: Reading) -> bool:
     return True
 
 
-def write_plain(pairs: dict[str, tuple[torch.Tensor, torch.Tensor]], config: dict, folder: Path) -> tuple[Lora, str]:
+def write_plain(
+    pairs: dict[str, tuple[torch.Tensor, torch.Tensor]], config: dict[str, Any], folder: Path
+) -> tuple[Lora, str]:
     """Writes a plain adapter with these pairs, A [rank, inputs] and B [outputs, rank] in float32 by the names of their
     modules. Returns its shape and the SHA-256 of its weights.
 

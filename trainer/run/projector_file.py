@@ -51,7 +51,7 @@ def seeing_tensors(folder: Path) -> dict[str, Any]:
     from safetensors import safe_open
 
     seeing = re.compile(rf"(^|\.)({'|'.join(vision.PARTS)})\.")
-    tensors = {}
+    tensors: dict[str, Any] = {}
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as opened:
             tensors |= {name: opened.get_tensor(name) for name in opened.keys() if seeing.search(name)}  # noqa: SIM118
