@@ -27,6 +27,22 @@ export const Comparison = z
   .describe('How training changed the probabilities of fixed rows: the engine compared with the trainer.')
 export type Comparison = z.infer<typeof Comparison>
 
+export const TrainedWith = z
+  .object({
+    system_prompt: z
+      .enum(['same', 'none', 'varies'])
+      .describe('`same`: every row had the one in `system_prompt_text`.'),
+    system_prompt_text: z.string().nullable(),
+    tools: z.enum(['all', 'none', 'some']).describe('Whether the rows had tools.'),
+    thoughts: z
+      .enum(['all', 'none', 'some'])
+      .nullable()
+      .describe('Whether the answers had thoughts. Null: its chat template has no place for them.'),
+    chat_template_sha256: z.string(),
+  })
+  .describe('What the rows of its last training have in common. A model that is asked otherwise acts untrained.')
+export type TrainedWith = z.infer<typeof TrainedWith>
+
 export const LineageDataset = z.object({
   id: z.string(),
   name: z.string().nullable(),
@@ -92,7 +108,13 @@ export const TunedModel = z.object({
 })
 export type TunedModel = z.infer<typeof TunedModel>
 
-export const TunedModelDetails = TunedModel.extend({ lineage: Lineage })
+export const TunedModelDetails = TunedModel.extend({
+  lineage: Lineage,
+  trained_with: TrainedWith.nullable().describe(
+    'Null of uploaded adapters, and of models of earlier versions. Answers to requests that differ from it carry ' +
+      'codes in the header `x-warnings`.',
+  ),
+})
 export type TunedModelDetails = z.infer<typeof TunedModelDetails>
 
 /** Text fields of the upload form; the file is the part `file`. */

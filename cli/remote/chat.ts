@@ -1,6 +1,7 @@
 // `chat`: a conversation with one model, or with two side by side.
 import { appendFileSync, readFileSync } from 'node:fs'
 import { createInterface } from 'node:readline/promises'
+import { type AnswerWarning, answerWarnings } from '../../contract/inference.ts'
 import type { ChatRequest } from '../../sdk/index.ts'
 import { Interrupted, UsageError } from '../support/errors.ts'
 import { decimal, type GlobalOptions, type Program, runs, wholeNumber } from '../support/options.ts'
@@ -24,6 +25,8 @@ type Message = { role: 'system' | 'user'; content: string } | { role: 'assistant
 interface Side {
   model: string
   messages: Message[]
+  /** What was said about its last answer. */
+  warned?: AnswerWarning[]
 }
 
 interface Answer {
@@ -35,6 +38,8 @@ interface Answer {
   /** Until the first token, and from then to the last. */
   first_ms: number | undefined
   rest_ms: number
+  /** How the conversation differs from the training of the model. */
+  warnings: AnswerWarning[]
 }
 
 /** Narrower terminals show two answers one after the other. */
@@ -122,8 +127,10 @@ async function askOnce(connection: Connection, sides: Side[], question: string, 
     }
     for (const [index, side] of sides.entries()) {
       if (sides.length > 1) console.log(`${index > 0 ? '\n' : ''}${side.model}:`)
-      await answer(connection, side, question, options, stop.signal, (text) => process.stdout.write(shown(text)))
+      const say = (text: string) => process.stdout.write(shown(text))
+      const result = await answer(connection, side, question, options, stop.signal, say)
       process.stdout.write('\n')
+      warn(side, result)
     }
   } catch (error) {
     throw stop.signal.aborted ? new Interrupted() : error
@@ -230,14 +237,25 @@ async function answerAll(
       side.messages.push({ role: 'user', content: question }, { role: 'assistant', content: result.content })
       if (columns) columns.end(index, describe(result))
       else console.log(`\n${paint('dim', describe(result))}`)
+      return result
     } catch (error) {
       const reason = signal.aborted ? 'You ended the answer.' : (error as Error).message
       if (columns) columns.end(index, reason)
       else console.log(`\n${paint('yellow', reason)}`)
+      return undefined
     }
   }
-  if (columns) await Promise.all(sides.map(one))
-  else for (const [index, side] of sides.entries()) await one(side, index)
+  const results = columns ? await Promise.all(sides.map(one)) : []
+  if (!columns) for (const [index, side] of sides.entries()) results.push(await one(side, index))
+  for (const [index, result] of results.entries()) if (result) warn(sides[index]!, result)
+}
+
+/** Says once for each side how the conversation differs from the training of its model. */
+function warn(side: Side, { warnings }: Pick<Answer, 'warnings'>): void {
+  const said = new Set(side.warned)
+  side.warned = warnings
+  for (const warning of warnings)
+    if (!said.has(warning)) note(paint('yellow', answerWarnings[warning] ?? warning, process.stderr))
 }
 
 function describe({ completion_tokens, first_ms, rest_ms, finish_reason }: Answer): string {
@@ -283,8 +301,11 @@ async function answer(
     completion_tokens: undefined,
     first_ms: undefined,
     rest_ms: 0,
+    warnings: [],
   }
-  for await (const { choices, usage } of await tunery.chat.completions.create(body, { signal })) {
+  const stream = await tunery.chat.completions.create(body, { signal })
+  result.warnings = (stream.headers.get('x-warnings')?.split(', ') ?? []) as AnswerWarning[]
+  for await (const { choices, usage } of stream) {
     const { delta, finish_reason } = choices[0] ?? {}
     if (delta?.content || delta?.reasoning_content) {
       last = performance.now()

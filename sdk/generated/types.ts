@@ -1254,6 +1254,8 @@ export interface TunedModelDetails {
   comparison: Comparison | null
   created_at: Time
   lineage: Lineage
+  /** Null of uploaded adapters, and of models of earlier versions. Answers to requests that differ from it carry codes in the header `x-warnings`. */
+  trained_with: TrainedWith | null
 }
 /** What a model came from. */
 export interface Lineage {
@@ -1276,6 +1278,15 @@ export interface LineageDataset {
   name: string | null
   /** SHA-256 of the uploaded file. Null where the dataset was deleted by a version that did not keep it. */
   sha256: string | null
+}
+/** What the rows of its last training have in common. A model that is asked otherwise acts untrained. */
+export interface TrainedWith {
+  /** `same`: every row had the one in `system_prompt_text`. */ system_prompt: 'same' | 'none' | 'varies'
+  system_prompt_text: string | null
+  /** Whether the rows had tools. */ tools: 'all' | 'none' | 'some'
+  /** Whether the answers had thoughts. Null: its chat template has no place for them. */
+  thoughts: ('all' | 'none' | 'some') | null
+  chat_template_sha256: string
 }
 export interface CreateShareInput {
   /** A completed evaluation of this model, whose result the page shows. */ evaluation?: string | null | undefined

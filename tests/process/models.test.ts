@@ -282,6 +282,53 @@ test('a base whose adapters the engine cannot serve: jobs and imports end with w
   assert.deepEqual([imported.kind, imported.comparison.agrees], ['model', true], JSON.stringify(imported))
 })
 
+test('answers to requests that differ from the training say so', async () => {
+  const system = 'You know the codes.'
+  const rows = colourRows(8)
+    .split('\n')
+    .map((row) => {
+      const { messages } = JSON.parse(row)
+      return JSON.stringify({ messages: [{ role: 'system', content: system }, ...messages] })
+    })
+  const dataset_id = (await app.upload(rows.join('\n'))).body.id
+  const config = { training_config: { epochs: 1 } }
+  const { body } = await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config })
+  const { model: id } = await app.untilEnded(body.id)
+  const { trained_with } = await model(id!)
+  assert.match(trained_with.chat_template_sha256, /^[0-9a-f]{64}$/)
+  assert.deepEqual(
+    { ...trained_with, chat_template_sha256: '' },
+    { system_prompt: 'same', system_prompt_text: system, tools: 'none', thoughts: null, chat_template_sha256: '' },
+  )
+  await deploy(id!, 'asked')
+  const user = { role: 'user', content: 'code of blue?' }
+  const say = (content: string) => ({ messages: [{ role: 'system', content }, user] })
+  const tools = [{ type: 'function', function: { name: 'find' } }]
+  const warnings = async (body: object, path = '/chat/completions') => {
+    const answer = await fetch(`${app.url}${path}`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${app.key}`, 'content-type': 'application/json' },
+      body: JSON.stringify({ model: 'asked', max_tokens: 1, ...body }),
+    })
+    assert.equal(answer.status, 200, await answer.clone().text())
+    await answer.text()
+    return answer.headers.get('x-warnings')
+  }
+  assert.equal(await warnings(say(system)), null)
+  assert.equal(await warnings(say('You know nothing.')), 'system_prompt_differs')
+  assert.equal(await warnings({ messages: [user], tools }), 'system_prompt_missing, tools_untrained')
+  assert.equal(await warnings({ messages: [user], stream: true }), 'system_prompt_missing')
+  assert.equal(await warnings({ prompt: 'code of blue?' }, '/completions'), 'template_missing')
+  assert.equal(await warnings({ input: 'code of blue?', max_tokens: undefined }, '/responses'), 'system_prompt_missing')
+  assert.equal(await warnings({ messages: [user], model: tiny }), null, 'a base has no training here')
+  // Colours were trained without a system prompt.
+  assert.equal(await warnings({ ...say(system), model: trained }), 'system_prompt_untrained')
+
+  const template = path.join(bases, tiny, 'hf/chat_template.jinja')
+  writeFileSync(template, `${readFileSync(template, 'utf8')}{# later #}`)
+  await until('the other template', async () => (await warnings(say(system))) === 'template_differs')
+})
+
 test('tokenizer, template and end token are recorded in the job and in its result', async () => {
   const { job_id } = await model(trained)
   const { tokenizer } = (await app.job(job_id)).resolved_config

@@ -16,6 +16,7 @@ from trainer.data.rows import Conversation, Pair, read_rows
 from trainer.data.sight import Sight
 from trainer.data.tokenizer import Found, Tokenizer
 from trainer.data.tools import uses_tools
+from trainer.data.trained_with import Common
 from trainer.runtime.errors import JobError
 from trainer.runtime.protocol import Protocol
 from trainer.runtime.spec import Spec
@@ -123,12 +124,13 @@ class Example:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Tokenized rows. `examples`: a few of them, with their text."""
+    """Tokenized rows. `examples`: a few of them, with their text; `common`: what they have in common."""
 
     rows: list[Row]
     truncated_rows: int
     dropped_rows: int
     examples: list[Example] = field(default_factory=list[Example])
+    common: Common = field(default_factory=Common)
 
     @property
     def tokens(self) -> int:
@@ -179,6 +181,7 @@ def prepare(
     kept: list[Row] = []
     plain: list[Example] = []
     marked: list[Example] = []
+    common = Common()
     truncated, dropped, blind = 0, 0, 0
     numbers = numbers or list(range(1, len(rows) + 1))
     preferences = is_preference(rows[0])
@@ -196,6 +199,7 @@ def prepare(
             blind += 1
         elif cut:
             kept.append(Row(number, cut, getattr(row, "label", None)))
+            common.add(messages)
             examples = plain if rendered[0].mark is None else marked
             if len(examples) < MOST_EXAMPLES and len(uncut[0].ids) <= max_length:
                 examples += _example(messages, cut[0])
@@ -219,7 +223,7 @@ def prepare(
         protocol.emit("warning", f"{blind} rows are left out: {cut_pictures}.", dropped_rows=blind)
     if not kept:
         raise JobError("dataset_invalid", f"No row is left: {cut_pictures if blind else nothing_left}.")
-    return Prepared(kept, truncated, dropped + blind, examples)
+    return Prepared(kept, truncated, dropped + blind, examples, common)
 
 
 def is_preference(row: Conversation | Pair) -> bool:

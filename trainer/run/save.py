@@ -13,6 +13,7 @@ import torch
 from trainer.data.dataset import Example
 from trainer.data.questions import general_examples
 from trainer.data.tokenizer import Tokenizer
+from trainer.data.tokenizer_identity import identity_of
 from trainer.model.load import load_model, zero_adapter
 from trainer.run import probe, snapshots
 from trainer.run.artifact import convert, write_folder
@@ -60,6 +61,10 @@ def save_result(loop: Loop, tokenizer: Tokenizer, folder: Path) -> dict[str, Any
         **results[0],
         "validation_exact": best.exact if best else None,
         "kept": results[1:],
+        "trained_with": {
+            **loop.data.common.as_data(tokenizer),
+            "chat_template_sha256": identity_of(tokenizer, Path(loop.spec.base.path)).chat_template_sha256,
+        },
         "rows": str(write_rows(loop, out / "rows.jsonl")),
         **drafts.result(),
         "epochs": math.ceil(totals.step / loop.steps_per_epoch),

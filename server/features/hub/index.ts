@@ -12,4 +12,4 @@ export {
   requireRowTokens,
   type TrainableBase,
 } from './service.ts'
-export { tokenizerIdentity, writesTools } from './tokenizer-identity.ts'
+export { chatTemplateHash, tokenizerIdentity, writesTools } from './tokenizer-identity.ts'

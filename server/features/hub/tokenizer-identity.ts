@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import { existsSync, readFileSync } from 'node:fs'
+import { existsSync, readFileSync, statSync } from 'node:fs'
 import path from 'node:path'
 
 /** The tokenizer and chat template of a base, stored in a job. trainer/data/tokenizer_identity.py computes the same. */
@@ -28,6 +28,21 @@ function templateOf(hf: string): { config: Record<string, unknown>; template: un
 export function writesTools(hf: string): boolean {
   const { template } = templateOf(hf)
   return typeof template !== 'string' || /\btools\b/.test(template)
+}
+
+const templateHashes = new Map<string, { changed: string; sha256: string | undefined }>()
+
+/** SHA-256 of the chat template in a base's folder; read again only when its file changes. */
+export function chatTemplateHash(hf: string): string | undefined {
+  const changed = ['chat_template.jinja', 'tokenizer_config.json']
+    .map((name) => statSync(path.join(hf, name), { throwIfNoEntry: false })?.mtimeMs)
+    .join()
+  const read = templateHashes.get(hf)
+  if (read?.changed === changed) return read.sha256
+  const { template } = templateOf(hf)
+  const hash = typeof template === 'string' ? sha256(template) : undefined
+  templateHashes.set(hf, { changed, sha256: hash })
+  return hash
 }
 
 /** Undefined if the folder has no chat template, which the trainer then reports. */

@@ -1,9 +1,10 @@
 // Resolves the `model` field of a request to a target, with a short cache.
 
 import { ApiError } from '../../../contract/errors.ts'
+import type { TrainedWith } from '../../../contract/models.ts'
 import { createTtlCache } from '../../../lib/ttl-cache.ts'
 import { type Changes, cacheTtl_ms } from '../../platform/redis/changes.ts'
-import type { Hub } from '../hub/index.ts'
+import { chatTemplateHash, type Hub } from '../hub/index.ts'
 import type { ServableModel, TunedModels } from '../models/index.ts'
 import type { Pools, Target } from '../serving/index.ts'
 
@@ -21,6 +22,8 @@ export interface Resolved {
   target: Target
   /** The deployment, if the name is one. */
   deployment_id?: string
+  /** What a tuned model was trained with, if that is known, and whether its chat template is another now. */
+  trained?: { with: TrainedWith; template_differs: boolean }
 }
 
 export interface Resolver {
@@ -59,6 +62,14 @@ export function createResolver({ hub, models, pools, changes, aliases }: Needs):
     return { base: tuned.parent ?? base(tuned.base_model_id), adapter: { id, gguf, projector } }
   }
 
+  /** An adapter is asked with the template of its base, which may have been added again since. */
+  function trainingOf({ kind, parent, base_model_id, trained_with }: ServableModel): Resolved['trained'] {
+    if (!trained_with) return undefined
+    const hf = kind === 'model' || parent ? null : hub.localOrUndefined(base_model_id)?.hf
+    const hash = hf ? chatTemplateHash(hf) : undefined
+    return { with: trained_with, template_differs: hash !== undefined && hash !== trained_with.chat_template_sha256 }
+  }
+
   const isBase = (model: string) => pools.hasUpstream(model) || hub.has(model)
 
   async function resolve(account_id: string, model: string): Promise<Omit<Resolved, 'model_id' | 'deployment_id'>> {
@@ -71,7 +82,8 @@ export function createResolver({ hub, models, pools, changes, aliases }: Needs):
       )
     const target = tuned ? targetOf(tuned) : { base: base(model) }
     pools.requireServable(target)
-    return { base_model_id: tuned?.base_model_id ?? model, target }
+    const trained = tuned && trainingOf(tuned)
+    return { base_model_id: tuned?.base_model_id ?? model, target, ...(trained && { trained }) }
   }
 
   return {

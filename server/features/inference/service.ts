@@ -1,6 +1,6 @@
 import type { z } from 'zod'
 import { ApiError } from '../../../contract/errors.ts'
-import type { ModelCard, ModelList } from '../../../contract/inference.ts'
+import type { AnswerWarning, ModelCard, ModelList } from '../../../contract/inference.ts'
 import { unixSeconds } from '../../../lib/utc-day.ts'
 import type { Caller } from '../../platform/http/caller.ts'
 import type { PictureFetcher } from '../../platform/outbound/pictures.ts'
@@ -27,6 +27,7 @@ import { createIsolation, type Isolation } from './isolation.ts'
 import { type Meter, type MeteredUsage, startMeter } from './meter.ts'
 import { observeRequest, type RequestObserver } from './observe.ts'
 import { createResolver, type ModelAliases, type Resolved, type Resolver } from './resolve.ts'
+import { answerWarnings } from './warnings.ts'
 
 /** An inference operation and its path below the base URL. */
 export interface Operation {
@@ -185,19 +186,20 @@ export class Inference {
   }
 
   /**
-   * Runs a request; resolves with the full response or with the start of its stream. The caller must release the
-   * response and end the meter. Throws an ApiError.
+   * Runs a request; resolves with the full response or with the start of its stream, and with how the request differs
+   * from the model's training. The caller must release the response and end the meter. Throws an ApiError.
    */
   async answer(
     { kind, path }: Operation,
     request: InferenceRequest,
     signal: AbortSignal,
-  ): Promise<{ response: PoolResponse; meter: Meter }> {
+  ): Promise<{ response: PoolResponse; meter: Meter; warnings: AnswerWarning[] }> {
     const { engine, pools, mergedAdapters, pricing, metrics, pictureFetcher } = this.options
     const { caller, request_id, stream, background = false, prompt_tokens_max, span } = request
     const { account_id, key_id } = caller
     const { model } = request.body
-    const { model_id, base_model_id, target, deployment_id } = await this.resolve(account_id, model, span)
+    const { model_id, base_model_id, target, deployment_id, trained } = await this.resolve(account_id, model, span)
+    const warnings = answerWarnings(trained, kind, request.body)
     const set = deployment_id === undefined ? undefined : this.replicaSet(deployment_id)
     const upstream = pools.hasUpstream(target.base.id)
     let { body, text } = request
@@ -242,7 +244,7 @@ export class Inference {
       // Dedicated replicas serve what they have verified, and nothing merged since.
       const response = await (set ? attempt(target) : mergedAdapters.run(account_id, target, attempt))
       observer.answered(response)
-      return { response, meter }
+      return { response, meter, warnings }
     } catch (error) {
       observer.failed(signal.aborted ? 'client_left' : 'failed')
       // A client that disconnected before the response still used the engine.

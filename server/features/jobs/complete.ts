@@ -183,6 +183,7 @@ async function register(
       weights_projector_sha256,
       drafts_sha256: result.drafts_sha256 ?? null,
       comparison_json: isResult && comparison ? JSON.stringify(comparison) : null,
+      trained_with_json: result.trained_with ? JSON.stringify(result.trained_with) : null,
       size_bytes: artifact.size_bytes,
       created_at,
     })

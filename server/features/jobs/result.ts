@@ -1,11 +1,13 @@
 // What a trainer reports of a finished training.
 import { z } from 'zod'
+import { TrainedWith } from '../../../contract/models.ts'
 import { Artifact } from '../models/index.ts'
 
 export const Result = Artifact.extend({
   validation_exact: z.number().nullable(),
   /** Checkpoints that become models besides the result. */
   kept: z.array(Artifact),
+  trained_with: TrainedWith.nullish(),
   /** Path of the row losses file. */
   rows: z.string().nullable(),
   /** Path of the file that the engine drafts answers from. */

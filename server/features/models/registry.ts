@@ -4,7 +4,7 @@ import { existsSync } from 'node:fs'
 import path from 'node:path'
 import type { Labels, SortedQuery } from '../../../contract/common.ts'
 import { ApiError } from '../../../contract/errors.ts'
-import type { AdapterFields, Comparison, TunedModel, TunedModelDetails } from '../../../contract/models.ts'
+import type { AdapterFields, Comparison, TrainedWith, TunedModel, TunedModelDetails } from '../../../contract/models.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
 import { fromJson } from '../../platform/db/json.ts'
 import { assertNotNeeded, type NeededBy } from '../../platform/db/needed-by.ts'
@@ -48,6 +48,8 @@ export interface ServableModel extends Weights {
   probe: string
   /** Null if not compared yet. */
   comparison: Comparison | null
+  /** What the rows of its training have in common; null where it is not known. */
+  trained_with: TrainedWith | null
   created_at: number
 }
 
@@ -115,7 +117,11 @@ export class TunedModels {
 
   async get(account_id: string, id: string): Promise<TunedModelDetails> {
     const model = await this.requireModel(account_id, id)
-    return { ...toResponse(model), lineage: await lineageOf(this.options.db, model) }
+    return {
+      ...toResponse(model),
+      lineage: await lineageOf(this.options.db, model),
+      trained_with: fromJson(model.trained_with_json),
+    }
   }
 
   async list(account_id: string, query: SortedQuery): Promise<Page<TunedModel>> {
@@ -167,6 +173,7 @@ export class TunedModels {
           gguf_sha256: imported.gguf_sha256,
           folder_sha256: imported.folder_sha256,
           comparison_json: comparison && JSON.stringify(comparison),
+          trained_with_json: null,
           size_bytes: imported.size_bytes,
         })
         await quota.require(trx, account_id, 0)
@@ -359,7 +366,9 @@ export class TunedModels {
       : this.wholeWeightsOf(weights_model_id, base_model_id, weights_projector_sha256)
   }
 
-  private servable(model: NewModel & Partial<Pick<store.ModelRow, 'comparison_json' | 'ft_name'>>): ServableModel {
+  private servable(
+    model: NewModel & Partial<Pick<store.ModelRow, 'comparison_json' | 'trained_with_json' | 'ft_name'>>,
+  ): ServableModel {
     return {
       ...(model.kind === 'model'
         ? this.wholeWeightsOf(model.id, model.base_model_id, model.projector_sha256)
@@ -370,6 +379,7 @@ export class TunedModels {
       ...(model.weights_model_id && { parent: this.parentOf(model)! }),
       probe: path.join(modelDir(this.options.dataDir, model.id), probeFile),
       comparison: fromJson(model.comparison_json ?? null),
+      trained_with: fromJson(model.trained_with_json ?? null),
       created_at: model.created_at,
     }
   }

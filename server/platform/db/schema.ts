@@ -11,7 +11,7 @@ import type { JobMetrics, ResolvedConfig } from '../../../contract/fine-tuning.t
 import type { Grader } from '../../../contract/graders.ts'
 import type { JobConfig } from '../../../contract/job-config.ts'
 import type { JobEvaluation } from '../../../contract/job-history.ts'
-import type { Comparison } from '../../../contract/models.ts'
+import type { Comparison, TrainedWith } from '../../../contract/models.ts'
 import type { SourceConfig } from '../../../contract/openai-evals.ts'
 import type { InputItem, Response } from '../../../contract/responses.ts'
 import type { Role, Scope } from '../../../contract/scopes.ts'
@@ -488,6 +488,8 @@ interface Models extends Labelled {
   drafts_sha256: string | null
   /** Result of the comparison of engine and trainer, once made. */
   comparison_json: Json<Comparison> | null
+  /** What the rows of its training have in common; null where it is not known. */
+  trained_with_json: Json<TrainedWith> | null
   size_bytes: number
   created_at: number
 }

@@ -92,6 +92,7 @@ async function allowOrigins(app: FastifyInstance, origins: ReadonlySet<string>):
         'retry-after',
         'x-should-retry',
         'x-weights',
+        'x-warnings',
         'server-timing',
       ],
       ...['accept-ranges', 'content-disposition', 'content-range', 'etag'],

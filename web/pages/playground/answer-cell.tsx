@@ -3,6 +3,7 @@ import { RotateCcw, Square, ThumbsUp } from 'lucide-react'
 import { Button, IconButton } from '../../ui/button.tsx'
 import { AnswerView } from './answer.tsx'
 import type { Column, Turn } from './state.ts'
+import { TrainingNotice } from './training-notice.tsx'
 
 export function AnswerCell({
   turn,
@@ -14,6 +15,9 @@ export function AnswerCell({
   onVote,
   onStop,
   onRetry,
+  tuned,
+  system,
+  onSystem,
 }: {
   turn: Turn
   column: Column
@@ -24,6 +28,11 @@ export function AnswerCell({
   onVote: () => void
   onStop: () => void
   onRetry: () => void
+  /** The id of the tuned model that answers, if it is one. */
+  tuned: string | undefined
+  /** The system prompt of the next question. */
+  system: string
+  onSystem: (system: string) => void
 }) {
   const answer = turn.answers[column.id]
   const others = columns
@@ -62,7 +71,12 @@ export function AnswerCell({
         </div>
       </header>
       {answer ? (
-        <AnswerView answer={blind ? { ...answer, weights: undefined } : answer} same={same} />
+        <div className="grid gap-3">
+          <AnswerView answer={blind ? { ...answer, weights: undefined } : answer} same={same} />
+          {!blind && answer.warnings && (
+            <TrainingNotice warnings={answer.warnings} tuned={tuned} system={system} onSystem={onSystem} />
+          )}
+        </div>
       ) : (
         <p className="text-sm text-muted">Not asked</p>
       )}

@@ -1,4 +1,5 @@
 // One question to one model, streamed.
+import type { AnswerWarning } from '../../../contract/inference.ts'
 import type { ChatChunk, ChatRequest } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { inFrames } from '../../lib/frames.ts'
@@ -73,6 +74,8 @@ export async function ask(request: ChatRequest, signal: AbortSignal, tell: (answ
     )
     const weights = stream.headers.get('x-weights')
     if (weights) change({ weights })
+    const warnings = stream.headers.get('x-warnings')
+    if (warnings) change({ warnings: warnings.split(', ') as AnswerWarning[] })
     for await (const chunk of stream) {
       change(partsOf(chunk, answer, tokens, started))
       await frames.next()

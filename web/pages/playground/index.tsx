@@ -58,18 +58,15 @@ function useModels() {
       ])
       const tunedNames = new Map(tuned?.items.map(({ id, name }) => [id, name]))
       const bases = new Map(tuned?.items.map(({ id, base_model_id }) => [id, base_model_id]))
-      const served = new Map(
-        deployments?.items.map(({ name, model }) => [name, `Deployment of ${tunedNames.get(model) ?? model}`]),
-      )
+      const deployed = new Map(deployments?.items.map(({ name, model }) => [name, model]))
+      const noteOf = (model: string) => `Deployment of ${tunedNames.get(model) ?? model}`
       return callable.data
         .filter(({ category }) => category !== 'embedding')
-        .map(
-          ({ id }): Choice => ({
-            value: id,
-            label: tunedNames.get(id) ?? id,
-            note: served.get(id) ?? (bases.has(id) ? `Based on ${bases.get(id)}` : 'Base model'),
-          }),
-        )
+        .map(({ id }): Choice & { model: string } => {
+          const model = deployed.get(id)
+          const note = bases.has(id) ? `Based on ${bases.get(id)}` : 'Base model'
+          return { value: id, label: tunedNames.get(id) ?? id, note: model ? noteOf(model) : note, model: model ?? id }
+        })
     },
   })
 }
@@ -95,7 +92,12 @@ function Playground({ account }: { account: string }) {
     [],
   )
 
-  const trained = useTrainingRows(columns.map(({ model }) => model).findLast((model) => model.startsWith('mdl_')))
+  /** The tuned model that a name stands for. */
+  const tunedOf = (name: string) => {
+    const model = models.data?.find(({ value }) => value === name)?.model ?? name
+    return model.startsWith('mdl_') ? model : undefined
+  }
+  const trained = useTrainingRows(columns.map(({ model }) => tunedOf(model)).findLast((model) => model !== undefined))
   const { examples } = trained
 
   // The first time: the first model of the list.
@@ -311,6 +313,9 @@ function Playground({ account }: { account: string }) {
                     onVote={() => vote(turn, column)}
                     onStop={() => stops.current.get(`${turn.id} ${column.id}`)?.abort()}
                     onRetry={() => void answer(turn, turns.slice(0, turns.indexOf(turn)), column)}
+                    tuned={tunedOf(turn.answers[column.id]?.model ?? column.model)}
+                    system={parameters.system}
+                    onSystem={(system) => dispatch({ type: 'parameters', parameters: { ...parameters, system } })}
                   />
                 ))}
               </div>

@@ -1,5 +1,6 @@
 // What the playground remembers: its columns, their parameters, the conversation and the votes. It survives a refresh.
 import { useEffect, useReducer, useState } from 'react'
+import type { AnswerWarning } from '../../../contract/inference.ts'
 import { randomId } from '../../../sdk/http.ts'
 import type { Content } from '../../lib/pictures.ts'
 
@@ -55,6 +56,8 @@ export interface Answer {
   tokens?: Token[]
   /** The weights that answered, as the engine reports them. */
   weights?: string | undefined
+  /** How the request differs from the model's training. */
+  warnings?: AnswerWarning[]
   model: string
   first_ms?: number
   total_ms?: number

@@ -66,10 +66,10 @@ export function inferenceRoutes(app: FastifyInstance, { inference, stored, limit
     if (stream) {
       const sseResponse = openSseResponse(reply)
       try {
-        const { response, meter } = await inference
+        const { response, meter, warnings } = await inference
           .answer(operation, inferenceRequest, signal)
           .catch(aborts.asReason(signal))
-        const options = { ...(call.body as ChatRequest).stream_options }
+        const options = { ...(call.body as ChatRequest).stream_options, warnings }
         if (kept) {
           const events = createStoredStream(
             (answer) => stored.save(account_id, kept, () => answer),
@@ -87,10 +87,10 @@ export function inferenceRoutes(app: FastifyInstance, { inference, stored, limit
       }
       return answered
     }
-    const { response, meter } = await inference
+    const { response, meter, warnings } = await inference
       .answer(operation, inferenceRequest, signal)
       .catch(aborts.asReason(signal))
-    const headers = answerHeaders(response)
+    const headers = answerHeaders(response, warnings)
     const { bytes } = meterFullResponse(response, meter)
     if (kept) await stored.save(account_id, kept, () => JSON.parse(bytes.toString('utf8')))
     reply.headers(headers).type('application/json; charset=utf-8').send(bytes)

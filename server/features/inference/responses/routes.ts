@@ -51,8 +51,8 @@ export function responseRoutes(app: FastifyInstance, { inference, responses, abo
         .catch((error) => aborts.asReason(signal)(renamed(error, tools)))
 
     if (!stream) {
-      const { response, meter } = await ask()
-      const headers = answerHeaders(response)
+      const { response, meter, warnings } = await ask()
+      const headers = answerHeaders(response, warnings)
       const answer = JSON.parse(meterFullResponse(response, meter).bytes.toString('utf8')) as ChatResponse
       const { message, finish_reason } = answer.choices[0]!
       const { content, reasoning_content, tool_calls } = message
@@ -67,10 +67,10 @@ export function responseRoutes(app: FastifyInstance, { inference, responses, abo
 
     const sseResponse = openSseResponse(reply)
     try {
-      const { response, meter } = await ask()
+      const { response, meter, warnings } = await ask()
       const events = createResponseStream(builder, () => save(builder.response), now)
       const through = startThrough(events, sseResponse, request.log)
-      await relayStream(response, through, meter, { include_usage: true }, signal)
+      await relayStream(response, through, meter, { include_usage: true, warnings }, signal)
     } catch (error) {
       if (reply.raw.headersSent) failures.countLate(account_id, body.model, error)
       sseResponse.fail(error)

@@ -1,0 +1,45 @@
+"""What the rows of a training have in common. A model that is asked otherwise acts as if it was not trained."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainer.data.content import Message, text_of
+from trainer.data.loss_mask import learned
+from trainer.data.thoughts import place_of
+from trainer.data.tokenizer import Tokenizer
+
+
+@dataclass
+class Common:
+    """Collects it row by row, and keeps no more than two different system prompts."""
+
+    system_prompts: set[str | None] = field(default_factory=set[str | None])
+    with_tools: set[bool] = field(default_factory=set[bool])
+    with_thoughts: set[bool] = field(default_factory=set[bool])
+
+    def add(self, messages: list[Message]) -> None:
+        """Adds a row, or the chosen answer of a pair."""
+        first = messages[0]
+        if len(self.system_prompts) < 2:
+            self.system_prompts.add(text_of(first["content"]) if first["role"] == "system" else None)
+        self.with_tools.add(bool(getattr(messages, "tools", None)))
+        self.with_thoughts |= {_thinks(message) for message in messages if learned(message)}
+
+    def as_data(self, tokenizer: Tokenizer) -> dict[str, Any]:
+        """For the `result` line: TrainedWith of contract/models.ts, without the template."""
+        prompts = self.system_prompts
+        only = next(iter(prompts)) if len(prompts) == 1 else None
+        return {
+            "system_prompt": "varies" if len(prompts) != 1 else "none" if only is None else "same",
+            "system_prompt_text": only,
+            "tools": _share(self.with_tools),
+            "thoughts": None if place_of(tokenizer) is None else _share(self.with_thoughts),
+        }
+
+
+def _thinks(message: Message) -> bool:
+    return bool(message.get("reasoning_content", "").strip()) or "</think>" in text_of(message["content"])
+
+
+def _share(seen: set[bool]) -> str:
+    return "some" if len(seen) != 1 else "all" if True in seen else "none"
