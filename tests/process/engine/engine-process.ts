@@ -34,15 +34,15 @@ export interface Stream {
   disconnect(): void
 }
 
-/**
- * Uses one thread: the library's threads spin at barriers, so next to another busy process two are many times slower
- * than one.
- */
 /** Whether engines compute with our own kernels here: an answer does not depend on what else is computed then. */
 export const ownKernels =
   existsSync(join(root, '.local/llama/lib/libtunery-kernels.so')) &&
   /^flags.* avx512_vnni /m.test(readFileSync('/proc/cpuinfo', 'utf8'))
 
+/**
+ * Uses one thread: the library's threads spin at barriers, so next to another busy process two are many times slower
+ * than one.
+ */
 export async function startEngine(args: string[] = ['--model', `${modelName}=${modelPath}`]): Promise<Engine> {
   const folder = mkdtempSync(join(tmpdir(), 'tunery-engine-'))
   const socket = join(folder, 'engine.sock')
