@@ -8,7 +8,7 @@ import { describeMachine, type Limits, limitsText, measureLimits } from '../supp
 import type { Placement } from './job.ts'
 import { type Row, rowText, sharesText } from './rounds.ts'
 import { adapters } from './scenarios/adapters.ts'
-import { addedBase } from './scenarios/added-base.ts'
+import { addedBase, shapes } from './scenarios/added-base.ts'
 import { gateway } from './scenarios/gateway.ts'
 import { longPrompts } from './scenarios/long-prompts.ts'
 import { manyAdapters } from './scenarios/many-adapters.ts'
@@ -32,7 +32,7 @@ const scenarios: Record<string, Scenario> = {
   deploy,
   start: coldStart,
   pictures,
-  'added-base': addedBase,
+  ...Object.fromEntries(shapes.map((shape) => [shape, addedBase(shape)])),
   'long-prompts': longPrompts,
   'step-times': stepTimes,
 }

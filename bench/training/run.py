@@ -2,9 +2,10 @@
 of the machine's peak. Ends with 1 where a figure misses its target.
 
 npm run bench -- training [--turns 3] [--only mixed|full-rows|qlora|full|loss|peak] [--modes default,fp32,bf16]
-[--threads 1]
+[--threads 1] [--shape gemma3-1b]
 
-With one thread, tokens of a CPU second compare the two also beside other work.
+With a shape of bench/support/shapes.py, the base has that shape and random weights: speed alone is compared, and three
+steps of two rows are enough. With one thread, tokens of a CPU second compare the two also beside other work.
 """
 
 import argparse
@@ -15,10 +16,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.support import machine
+from bench.support import machine, shapes
 from bench.training.rows import full_rows, mixed_rows, write
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +52,9 @@ COMPARISONS = {
     "full": Comparison("full training, full rows of 512", full_rows, 3, 4, None, "full"),
 }
 LOSS_SHARE, PEAK_SHARE = 0.01, 0.45
+SHAPES = ROOT / ".local/bench/shapes"
+# Goals for mixed rows: of dense models, and of hybrids and mixtures.
+SHAPE_TARGETS = {"qwen3-0.6b": 4, "gemma3-1b": 4, "qwen3.5-0.8b": 2.5, "mixture-8x": 2.5}
 
 
 def peer_python() -> Path:
@@ -85,16 +89,16 @@ def run_json(command: list[str], limit: float | None = None) -> dict:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def ours(rows: Path, *options: object) -> dict:
-    return run_json([sys.executable, "-m", "bench.training.ours", str(MODEL), str(rows), *map(str, options)])
+def ours(model: Path, rows: Path, *options: object) -> dict:
+    return run_json([sys.executable, "-m", "bench.training.ours", str(model), str(rows), *map(str, options)])
 
 
-def trl(rows: Path, *options: object, limit: float | None = None) -> dict:
+def trl(model: Path, rows: Path, *options: object, limit: float | None = None) -> dict:
     script = "bench/training/peer_trl.py"
-    return run_json([str(peer_python()), script, str(MODEL), str(rows), *map(str, options)], limit)
+    return run_json([str(peer_python()), script, str(model), str(rows), *map(str, options)], limit)
 
 
-def speed(comparison: Comparison, folder: Path, modes: list[str], turns: int, threads: int) -> bool:
+def speed(model: Path, comparison: Comparison, folder: Path, modes: list[str], turns: int, threads: int) -> bool:
     """Alternates peer and Tunery. The first turn has every mode of the peer, later turns only its best one. Returns
     whether the target was met.
     """
@@ -107,12 +111,14 @@ def speed(comparison: Comparison, folder: Path, modes: list[str], turns: int, th
             # A packed row has the tokens of about three mixed ones.
             batch = max(1, comparison.batch * 3 // 8) if mode == "packing" else comparison.batch
             try:
-                result = trl(rows, "--mode", mode, "--out", folder / "trl", "--batch", batch, *common, limit=LIMIT)
+                result = trl(
+                    model, rows, "--mode", mode, "--out", folder / "trl", "--batch", batch, *common, limit=LIMIT
+                )
             except (SystemExit, subprocess.TimeoutExpired) as error:
                 print(f"{comparison.title}: TRL {mode} is left out: {str(error).strip().splitlines()[-1]}", flush=True)
                 continue
             found.setdefault(f"TRL {mode}", []).append(rates_of(result))
-        result = ours(rows, "--batch", comparison.batch, *common)
+        result = ours(model, rows, "--batch", comparison.batch, *common)
         found.setdefault("Tunery", []).append(rates_of(result))
         line = ", ".join(f"{who} {values[-1][0]:.1f} ({values[-1][1]:.1f})" for who, values in found.items())
         print(f"{comparison.title}, turn {turn + 1}, tokens/s (of a CPU second): {line}", flush=True)
@@ -130,6 +136,24 @@ def speed(comparison: Comparison, folder: Path, modes: list[str], turns: int, th
         flush=True,
     )
     return target is None or ratio >= target
+
+
+def speed_of_shape(shape: str, only: str | None, modes: list[str], turns: int, threads: int) -> bool:
+    model = SHAPES / shape
+    if not (model / "config.json").exists():
+        shapes.write(shape, model)
+    met = []
+    with tempfile.TemporaryDirectory() as folder:
+        for part in [only] if only else ["mixed", "full-rows"]:
+            few = replace(
+                COMPARISONS[part],
+                title=f"{shape}, {COMPARISONS[part].title}",
+                steps=3,
+                batch=8 if part == "mixed" else 2,
+                target=SHAPE_TARGETS[shape] if part == "mixed" else None,
+            )
+            met.append(speed(model, few, Path(folder), modes, turns, threads))
+    return all(met)
 
 
 def rates_of(result: dict) -> tuple[float, float]:
@@ -150,10 +174,10 @@ def loss(folder: Path, steps: int, threads: int) -> bool:
         rows = mixed_rows(4 * steps + 64, seed)
         train, heldout = write(folder / "train.jsonl", rows[:-64]), write(folder / "heldout.jsonl", rows[-64:])
         options = ("--steps", steps, "--batch", 4, "--rate", 1e-3, "--seed", seed, "--threads", threads)
-        before = ours(train, "--steps", 2, "--rate", 0, "--batch", 1, "--heldout", heldout)["heldout_loss"]
-        ours_loss = ours(train, *options, "--heldout", heldout)["heldout_loss"]
-        trl(train, *options, "--mode", "fp32", "--out", folder / "adapter", "--save")
-        peer = ours(train, "--heldout", heldout, "--adapter", folder / "adapter")["heldout_loss"]
+        before = ours(MODEL, train, "--steps", 2, "--rate", 0, "--batch", 1, "--heldout", heldout)["heldout_loss"]
+        ours_loss = ours(MODEL, train, *options, "--heldout", heldout)["heldout_loss"]
+        trl(MODEL, train, *options, "--mode", "fp32", "--out", folder / "adapter", "--save")
+        peer = ours(MODEL, train, "--heldout", heldout, "--adapter", folder / "adapter")["heldout_loss"]
         ratios.append(ours_loss / peer)
         print(
             f"loss on 64 held-out rows, seed {seed}: before {before:.4f}, Tunery {ours_loss:.4f}, TRL {peer:.4f}",
@@ -178,7 +202,7 @@ def peak(folder: Path, threads: int) -> bool:
     rows = write(folder / "full.jsonl", full_rows(16, 1))
     for precision in ("float32", "bfloat16"):
         options = ("--steps", 4, "--batch", 4, "--precision", precision, "--threads", threads, "--peak")
-        result = ours(rows, *options)
+        result = ours(MODEL, rows, *options)
         top = result["peak_flops"]
         config = json.loads((MODEL / "config.json").read_text())
         width, wide, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
@@ -216,15 +240,18 @@ def main() -> None:
     )
     parser.add_argument("--only", choices=[*COMPARISONS, "loss", "peak"])
     parser.add_argument("--threads", type=int, default=THREADS)
+    parser.add_argument("--shape", choices=shapes.SHAPES)
     args = parser.parse_args()
     modes, met = args.modes.split(","), []
     describe_machine()
+    if args.shape:
+        sys.exit(0 if speed_of_shape(args.shape, args.only, modes, args.turns, args.threads) else 1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for part, comparison in COMPARISONS.items():
             if args.only in (None, part):
                 wanted = modes if part == "mixed" else [mode for mode in modes if mode != "packing"]
-                met.append(speed(comparison, folder, wanted, args.turns, args.threads))
+                met.append(speed(MODEL, comparison, folder, wanted, args.turns, args.threads))
         if args.only in (None, "peak"):
             met.append(peak(folder, args.threads))
         if args.only in (None, "loss"):

@@ -1,7 +1,7 @@
-// A base that was added from a checkpoint in bfloat16: in the form that is served after a moment, and with its original
-// kept, beside llama-server on the same file. Its shape is that of Qwen3-0.6B, its weights are random.
+// Added bases in bfloat16, of the shapes of published models with random weights: in the form that is served after a
+// moment, and one with its original kept, beside llama-server on the same file.
 import { execFileSync } from 'node:child_process'
-import { existsSync, mkdirSync, rmSync } from 'node:fs'
+import { existsSync } from 'node:fs'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { durations, measure, median, tokensPerSecond } from '../job.ts'
@@ -9,24 +9,25 @@ import { text, user } from '../prompts.ts'
 import { comparisonRow, interleave, type Row } from '../rounds.ts'
 import { noEndToken, type Ours, root, type Side, sampling, startLlamaServer, startOurs } from '../servers.ts'
 
-const model = 'test/qwen3'
-const folder = path.join(root, '.local/bench/added-base')
+const folder = path.join(root, '.local/bench/shapes')
 const models = path.join(folder, 'models')
-const file = path.join(models, model, 'model.gguf')
+const fileOf = (model: string) => path.join(models, model, 'model.gguf')
+/** Of `bench/support/shapes.py`. */
+export const shapes = ['qwen3-0.6b', 'gemma3-1b', 'qwen3.5-0.8b', 'mixture-8x']
 const output = 64
 const promptTokens = 512
 const formWait_ms = 600_000
 
-export async function addedBase(rounds: number, report: (row: Row) => void): Promise<void> {
-  addOnce()
-  for (const kept of [false, true]) {
+export const addedBase = (shape: string) => async (rounds: number, report: (row: Row) => void) => {
+  const model = addOnce(shape)
+  for (const kept of shape === shapes[0] ? [false, true] : [false]) {
     const settings = { TUNERY_MODELS_DIR: models, TUNERY_KEEP_ORIGINAL_WEIGHTS: String(kept) }
     const ours = await startOurs(settings)
     const us: Side = { ...ours, model }
     try {
       await measure(us, 1, bodies(999, 1))
-      if (!kept) await waitForForm(ours)
-      const form = kept ? 'original kept' : 'as served'
+      if (!kept) await waitForForm(ours, model)
+      const form = `${shape}, ${kept ? 'original kept' : 'as served'}`
       for (const clients of [1, 8]) await compareOutput(rounds, report, us, clients, form)
       await comparePrompts(rounds, report, us, form)
     } finally {
@@ -36,13 +37,13 @@ export async function addedBase(rounds: number, report: (row: Row) => void): Pro
 }
 
 async function compareOutput(rounds: number, report: (row: Row) => void, us: Side, clients: number, form: string) {
-  const them = await startLlamaServer(clients, 1024, { weights: file })
+  const them = await startLlamaServer(clients, 1024, { weights: fileOf(us.model) })
   try {
     await measure(them, clients, bodies(998, clients))
     const figures = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
       tokensPerSecond(await measure(side, clients, bodies(turn, Math.max(2, clients))), output),
     )
-    const what = `output at ${clients} client${clients > 1 ? 's' : ''}, ${form}`
+    const what = `${form}: output at ${clients} client${clients > 1 ? 's' : ''}`
     report(comparisonRow('added-base', what, 'tokens/s', figures, { least: 1 }, them.form))
   } finally {
     await them.stop()
@@ -54,13 +55,13 @@ async function comparePrompts(rounds: number, report: (row: Row) => void, us: Si
   const prompts = (turn: number) => [
     { ...user(text(promptTokens - 30, 9_000_000 + turn)), ...sampling, ...noEndToken, max_tokens: 1 },
   ]
-  const them = await startLlamaServer(1, 1024, { weights: file })
+  const them = await startLlamaServer(1, 1024, { weights: fileOf(us.model) })
   try {
     await measure(them, 1, prompts(998))
     const figures = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
       median(durations(await measure(side, 1, prompts(turn)))),
     )
-    const what = `one token after a prompt of ${promptTokens}, ${form}`
+    const what = `${form}: one token after a prompt of ${promptTokens}`
     report(comparisonRow('added-base', what, 'ms', figures, { most: 1 }, them.form))
   } finally {
     await them.stop()
@@ -75,23 +76,26 @@ const bodies = (turn: number, requests: number) =>
     max_tokens: output,
   }))
 
-function addOnce(): void {
-  if (existsSync(path.join(models, model, 'model.json'))) return
-  const checkpoint = path.join(folder, 'checkpoint')
-  mkdirSync(checkpoint, { recursive: true })
+/** Returns the name of the base. */
+function addOnce(shape: string): string {
+  const model = `shapes/${shape}`
+  if (existsSync(path.join(models, model, 'model.json'))) return model
+  const checkpoint = path.join(folder, shape)
   const run = (command: string, args: string[]) =>
     execFileSync(command, args, {
       cwd: root,
       env: { ...process.env, TUNERY_MODELS_DIR: models },
       stdio: ['ignore', 2, 'inherit'],
     })
-  run(path.join(root, '.local/python/bin/python'), ['-m', 'bench.serving.make_added_base', checkpoint])
+  // The training bench uses it too.
+  if (!existsSync(path.join(checkpoint, 'config.json')))
+    run(path.join(root, '.local/python/bin/python'), ['-m', 'bench.support.shapes', shape, checkpoint])
   run(path.join(root, 'tunery'), ['models', 'add', model, '--from', checkpoint])
-  rmSync(checkpoint, { recursive: true })
+  return model
 }
 
 /** Waits until the eight-bit form answers: the header of an answer says so. */
-async function waitForForm({ url, path: route, headers }: Ours): Promise<void> {
+async function waitForForm({ url, path: route, headers }: Ours, model: string): Promise<void> {
   for (const end = performance.now() + formWait_ms; performance.now() < end; await sleep(1000)) {
     const body = JSON.stringify({ ...user('Hello.'), model, max_tokens: 1 })
     const answer = await fetch(`${url}${route}`, {

@@ -1,0 +1,103 @@
+"""Checkpoints of the shapes of published models, with random weights and the tokenizer of the default base:
+`python -m bench.support.shapes NAME OUT`. Speed does not depend on what a model has learned."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from trainer.tests.make_tiny import VOCABULARY, write_tokenizer
+
+# A class of transformers and its configuration.
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3-0.6b": (
+        "Qwen3ForCausalLM",
+        {
+            "vocab_size": 151_936,
+            "hidden_size": 1024,
+            "intermediate_size": 3072,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "rope_theta": 1_000_000,
+        },
+    ),
+    "gemma3-1b": (
+        "Gemma3ForCausalLM",
+        {
+            "vocab_size": 262_144,
+            "hidden_size": 1152,
+            "intermediate_size": 6912,
+            "num_hidden_layers": 26,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 1,
+            "head_dim": 256,
+            "query_pre_attn_scalar": 256,
+            "sliding_window": 512,
+            "layer_types": [f"{'full' if (layer + 1) % 6 == 0 else 'sliding'}_attention" for layer in range(26)],
+        },
+    ),
+    "qwen3.5-0.8b": (
+        "Qwen3_5ForCausalLM",
+        {
+            "vocab_size": 248_320,
+            "hidden_size": 1024,
+            "intermediate_size": 3584,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 2,
+            "head_dim": 256,
+            "linear_num_key_heads": 16,
+            "linear_num_value_heads": 16,
+            "linear_key_head_dim": 128,
+            "linear_value_head_dim": 128,
+            "layer_types": [f"{'full' if (layer + 1) % 4 == 0 else 'linear'}_attention" for layer in range(24)],
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10_000_000,
+                "partial_rotary_factor": 0.25,
+                "mrope_section": [11, 11, 10],
+                "mrope_interleaved": True,
+            },
+        },
+    ),
+    # No published model is as small: eight experts, of which a token uses two.
+    "mixture-8x": (
+        "Qwen3MoeForCausalLM",
+        {
+            "vocab_size": 151_936,
+            "hidden_size": 1024,
+            "moe_intermediate_size": 768,
+            "num_hidden_layers": 16,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 4,
+            "head_dim": 64,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "decoder_sparse_step": 1,
+            "norm_topk_prob": True,
+            "rope_theta": 1_000_000,
+        },
+    ),
+}
+
+
+def write(name: str, folder: Path) -> None:
+    """Writes the checkpoint in bfloat16, as one file."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import torch
+    import transformers
+
+    kind, fields = SHAPES[name]
+    model_class = getattr(transformers, kind)
+    ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
+    config = model_class.config_class(**fields, **ends, max_position_embeddings=40_960, tie_word_embeddings=True)
+    torch.manual_seed(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    model_class(config).to(torch.bfloat16).save_pretrained(folder)
+    write_tokenizer(folder, VOCABULARY)
+
+
+if __name__ == "__main__":
+    write(sys.argv[1], Path(sys.argv[2]))
