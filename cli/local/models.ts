@@ -7,6 +7,7 @@ import { readConfig } from '../../server/config.ts'
 import { UsageError } from '../support/errors.ts'
 import type { GlobalOptions } from '../support/options.ts'
 import { show } from '../support/output.ts'
+import { fetchCheckpoint } from './fetch-checkpoint.ts'
 import { ollamaFile } from './ollama.ts'
 
 /** Exit status of the Python program after it has printed its reason in one sentence. */
@@ -39,34 +40,66 @@ export async function addModel(
   const temporary = path.join(models_dir, '.adding', id)
   mkdirSync(path.dirname(folder), { recursive: true })
   mkdirSync(path.dirname(temporary), { recursive: true })
-  const removeFolders = () => {
-    for (const empty of [temporary, path.dirname(temporary)]) removeEmpty(path.dirname(empty))
-    removeEmpty(path.dirname(folder))
+  const unlock = lockAdding(id, temporary)
+  try {
+    if (!from) await fetchCheckpoint(id, temporary)
+    const described = from?.startsWith(ollama) ? from : 'a GGUF file'
+    const converters = path.join(root, '.local/llama/source')
+    const source = from ? ['folder', '--source', path.resolve(from)] : ['hub', '--repo', id]
+    const program = gguf
+      ? ['trainer.cli.add_gguf', '--source', gguf, '--from', described]
+      : ['trainer.cli.prepare_base', ...source, '--converters', converters, '--node', process.execPath]
+    const status = await runPython(['-m', ...program, '--id', id, '--out', temporary], json)
+    if (status !== 0) {
+      rmSync(temporary, { recursive: true, force: true })
+      if (status !== explainedStatus) throw new UsageError(`${id} could not be added; see above.`)
+      process.exitCode = 2
+      return
+    }
+    if (weights) setWeights(temporary, weights)
+    rmSync(folder, { recursive: true, force: true })
+    rmSync(path.join(temporary, 'revision'), { force: true })
+    renameSync(temporary, folder)
+  } finally {
+    unlock()
+    for (const empty of [temporary, path.dirname(temporary), folder]) removeEmpty(path.dirname(empty))
   }
-  const source = from ? ['folder', '--source', path.resolve(from)] : ['hub', '--repo', id]
-  const converters = path.join(root, '.local/llama/source')
-  const program = gguf
-    ? ['trainer.cli.add_gguf', '--source', gguf, '--from', from!.startsWith(ollama) ? from! : 'a GGUF file']
-    : ['trainer.cli.prepare_base', ...source, '--converters', converters, '--node', process.execPath]
-  const args = ['-m', ...program, '--id', id, '--out', temporary]
+  show(options, { id, folder }, `${id} is ready, in ${folder}.`)
+}
+
+async function runPython(args: string[], json: boolean | undefined): Promise<unknown> {
   const child = spawn(path.join(root, '.local/python/bin/python'), args, {
     cwd: root,
     // Its progress is no part of the JSON.
     stdio: ['inherit', json ? 2 : 'inherit', 'inherit'],
   })
-  const status = await new Promise((resolve, reject) => child.on('exit', resolve).on('error', reject))
-  if (status !== 0) {
-    rmSync(temporary, { recursive: true, force: true })
-    removeFolders()
-    if (status !== explainedStatus) throw new UsageError(`${id} could not be added; see above.`)
-    process.exitCode = 2
-    return
+  return await new Promise((resolve, reject) => child.on('exit', resolve).on('error', reject))
+}
+
+/** Two programs would write into one folder. A lock of a process that has ended counts for nothing. */
+function lockAdding(id: string, folder: string): () => void {
+  const file = `${folder}.lock`
+  if (existsSync(file)) {
+    const pid = Number(readFileSync(file, 'utf8'))
+    if (isRunning(pid))
+      throw new UsageError(`${id} is being added already, by process ${pid}. Wait until it has ended.`)
+    rmSync(file, { force: true })
   }
-  if (weights) setWeights(temporary, weights)
-  rmSync(folder, { recursive: true, force: true })
-  renameSync(temporary, folder)
-  removeFolders()
-  show(options, { id, folder }, `${id} is ready, in ${folder}.`)
+  try {
+    writeFileSync(file, String(process.pid), { flag: 'wx' })
+  } catch {
+    throw new UsageError(`${id} is being added already. Wait until that has ended.`)
+  }
+  return () => rmSync(file, { force: true })
+}
+
+function isRunning(pid: number): boolean {
+  try {
+    process.kill(pid, 0)
+    return true
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'EPERM'
+  }
 }
 
 const ollama = 'ollama:'

