@@ -27,6 +27,7 @@ export function messagesOf(turns: readonly Turn[], column: string, { system }: P
 export function requestOf(model: string, messages: Message[], parameters: Parameters): ChatRequest {
   const { temperature, top_p, max_tokens, seed, presence_penalty, frequency_penalty } = parameters
   const numbers = { temperature, top_p, max_tokens, seed, presence_penalty, frequency_penalty }
+  const { reasoning_effort } = parameters
   const stop = parameters.stop.split('\n').filter(Boolean)
   const tools = parsed(parameters.tools, 'Tools')
   const schema = parsed(parameters.schema, 'The schema')
@@ -34,6 +35,7 @@ export function requestOf(model: string, messages: Message[], parameters: Parame
     model,
     messages: messages as ChatRequest['messages'],
     ...Object.fromEntries(Object.entries(numbers).filter(([, value]) => value !== null)),
+    ...(reasoning_effort && { reasoning_effort }),
     ...(stop.length > 0 && { stop }),
     ...(tools !== undefined && { tools: tools as ChatRequest['tools'] }),
     ...(schema !== undefined && {

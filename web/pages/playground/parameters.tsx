@@ -1,8 +1,12 @@
+import type { ReasoningEffort } from '../../../contract/chat.ts'
 import { Button } from '../../ui/button.tsx'
+import { Select } from '../../ui/choices.tsx'
 import { Disclosure, Help } from '../../ui/disclosure.tsx'
 import { Field, NumberInput, Textarea } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
 import type { Parameters } from './state.ts'
+
+const efforts: ReasoningEffort[] = ['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']
 
 /** What all columns are asked with. */
 export function ParametersPanel({
@@ -88,6 +92,13 @@ export function ParametersPanel({
               { min: -2, max: 2, step: 0.1 },
               'The same, increasing with each use of a token.',
             )}
+            <Field label="Reasoning effort" optional help="How much a model that thinks does so before it answers.">
+              <Select<ReasoningEffort | 'default'>
+                value={value.reasoning_effort ?? 'default'}
+                onChange={(next) => set({ reasoning_effort: next === 'default' ? null : next })}
+                choices={[{ value: 'default', label: 'Default' }, ...efforts.map((value) => ({ value, label: value }))]}
+              />
+            </Field>
             <Field label="Stop sequences" optional help="One per line. The answer ends before it.">
               <Textarea value={value.stop} onChange={(event) => set({ stop: event.target.value })} rows={2} mono />
             </Field>

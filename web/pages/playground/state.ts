@@ -1,5 +1,6 @@
 // What the playground remembers: its columns, their parameters, the conversation and the votes. It survives a refresh.
 import { useEffect, useReducer, useState } from 'react'
+import type { ReasoningEffort } from '../../../contract/chat.ts'
 import type { AnswerWarning } from '../../../contract/inference.ts'
 import { randomId } from '../../../sdk/http.ts'
 import type { Content } from '../../lib/pictures.ts'
@@ -13,6 +14,7 @@ export interface Parameters {
   seed: number | null
   presence_penalty: number | null
   frequency_penalty: number | null
+  reasoning_effort: ReasoningEffort | null
   stop: string
   /** JSON of a list of tools, and of a schema of the answer; empty: none. */
   tools: string
@@ -27,6 +29,7 @@ const defaults: Parameters = {
   seed: null,
   presence_penalty: null,
   frequency_penalty: null,
+  reasoning_effort: null,
   stop: '',
   tools: '',
   schema: '',
