@@ -3,6 +3,7 @@ answer.
 """
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from trainer.data.control_text import REFUSAL, REFUSAL_OF_TOOLS, Rendering, View
 from trainer.data.sight import Sight
 from trainer.data.thoughts import BEGUN, place_of, put_thoughts, thoughts_and_answer
 from trainer.data.tokenizer import Tokenizer, remembered, special_texts
-from trainer.data.tools import adapted, texts_of, uses_tools
+from trainer.data.tools import PROBE_TOOLS, adapted, form_of, probed, texts_of, uses_tools
 from trainer.runtime.errors import JobError
 
 # Each turn is rendered with everything before it. Longer conversations render only the turns that fit into the length.
@@ -22,6 +23,9 @@ REFUSAL_OF_PICTURES = (
     "The row has a picture, and this base reads text alone. Choose a base that sees, or remove the pictures from the "
     "rows."
 )
+
+# The mark that begins thoughts, at the end of a prompt.
+OPENING = re.compile(r"<([\w:]+)>\s*\Z")
 
 # The fields of a message that templates read, the same as in serving.
 TEMPLATE_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "name")
@@ -187,12 +191,14 @@ def _completed(view: View, sight: Sight) -> View:
 def _view_renderings(view: View, tokenizer: Tokenizer, max_characters: int | None) -> list[Rendering]:
     messages = view.messages
     whole = view.render(len(messages), False)
+    if messages and learned(messages[-1]):
+        whole = _ended(whole, messages[-1], tokenizer)
     spans: list[tuple[int, int]] = []
     for index, message in enumerate(messages):
         if not learned(message):
             continue
         before = _before(view, index)
-        after = view.render(index + 1, False)
+        after = _ended(view.render(index + 1, False), message, tokenizer)
         if not (whole.startswith(before) and whole.startswith(after) and after.startswith(before)):
             return _turn_renderings(view, tokenizer, max_characters)
         spans.append((len(before), _end_of_turn(after, len(before), tokenizer)))
@@ -239,7 +245,8 @@ def learned(message: Message) -> bool:
 
 def _turn_rendering(view: View, index: int, tokenizer: Tokenizer) -> Rendering:
     before = _before(view, index)
-    text = view.render(index + 1, False)
+    text = _ended(view.render(index + 1, False), view.messages[index], tokenizer)
+    text = _closed(text, before)
     if not text.startswith(before):
         # The serving prompt is not a prefix of the rendered turn: append the answer to that prompt instead.
         thoughts, content = thoughts_and_answer(view.messages[index])
@@ -262,6 +269,43 @@ def _rendering(text: str, spans: list[tuple[int, int]], view: View, count: int, 
     if sight:
         sight.require_shown(text, pictures)
     return Rendering(text, spans, view.mark, tuple(pictures))
+
+
+def _closed(text: str, before: str) -> str:
+    """A turn whose prompt begins thoughts, where the template writes an answer without any: they end at once."""
+    opening = OPENING.search(before)
+    if opening and text.startswith(before[: opening.start()]):
+        rest = text[opening.start() :]
+        if rest.startswith(f"</{opening[1]}>"):
+            return before + rest
+    return text
+
+
+def _ended(text: str, answer: Message, tokenizer: Tokenizer) -> str:
+    """A rendering that ends with an answer, with the token that ends it."""
+    return text if text.rstrip().endswith(special_texts(tokenizer)) else text + end_of_answer(tokenizer, answer)
+
+
+def end_of_answer(tokenizer: Tokenizer, answer: Message) -> str:
+    """The text of the token that ends an answer of a template that writes none: that which begins the next message, as
+    GLM's. Empty for others.
+    """
+    calls = "tool_calls" in answer and form_of(tokenizer) is not None
+    return remembered(tokenizer, f"_end_of_answer_{calls}", lambda: _find_end_of_answer(tokenizer, calls))
+
+
+def _find_end_of_answer(tokenizer: Tokenizer, calls: bool) -> str:
+    call: dict[str, Any] = {"id": "probe0001", "type": "function", "function": {"name": "zz_probe_one", "arguments": {}}}
+    said: Message = {"role": "assistant", "content": "Yes.", **({"tool_calls": [call]} if calls else {})}
+    result: Message = {"role": "tool", "content": "Done.", "tool_call_id": call["id"]}
+    following: Message = result if calls else {"role": "user", "content": "And?"}
+    messages: list[Message] = [{"role": "user", "content": "Yes?"}, said]
+    tools = {"tools": PROBE_TOOLS} if calls else {}
+    text, longer = (probed(tokenizer, each, **tools) for each in (messages, [*messages, following]))
+    specials = special_texts(tokenizer)
+    if not text or not longer.startswith(text) or text.rstrip().endswith(specials):
+        return ""
+    return next((token for token in specials if longer.startswith(token, len(text))), "")
 
 
 def _end_of_turn(text: str, begin: int, tokenizer: Tokenizer) -> int:

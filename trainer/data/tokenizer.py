@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
+# What converters of some families read beside tokenizer.json; transformers does not write it.
+SENTENCEPIECE_FILES = ("tokenizer.model", "spiece.model")
+
 
 class Tokenizer(Protocol):
     """The part of transformers' PreTrainedTokenizerFast that the trainer uses, and what load_tokenizer adds to it:

@@ -17,6 +17,13 @@ TEMPLATES = Path(__file__).parents[2] / "tests/fixtures/templates"
 THINKING_FIELD = """{% for message in messages %}<{{ message.role }}>{% if message.thinking %}[{{ message.thinking }}] \
 {% endif %}{{ message.content }}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"""
+# As GLM's: a prompt begins thoughts, an answer without any closes them, and the next message ends it.
+ENDED_BY_THE_NEXT = """{% for message in messages %}<|im_start|>{{ message.role }}
+{% if message.role == 'assistant' %}{{ '<think>\n' + message.reasoning_content if message.reasoning_content }}</think>
+{% endif %}{{ message.content }}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+<think>
+{% endif %}"""
+TEMPLATES_TO_COUNT = ["smollm2", "qwen3", "begun-thoughts", "mistral-nemo", THINKING_FIELD, ENDED_BY_THE_NEXT]
 USER = {"role": "user", "content": "What is 12 and 30?"}
 THINKING = {"role": "assistant", "content": "42", "reasoning_content": "They are forty-two."}
 
@@ -69,6 +76,13 @@ def test_a_prompt_that_begins_the_thoughts_is_followed_by_them(with_template):
     assert sequences_of([USER, {"role": "assistant", "content": "42"}], begun) == [["\n</think>\n\n42"]]
 
 
+def test_an_answer_ends_as_its_template_ends_it_once_another_message_follows(with_template):
+    base, plain = with_template(ENDED_BY_THE_NEXT), {"role": "assistant", "content": "42"}
+    assert sequences_of([USER, THINKING], base) == [["They are forty-two.</think>\n42<|im_start|>"]]
+    assert sequences_of([USER, plain], base) == [["</think>\n42<|im_start|>"]]
+    assert sequences_of([USER, plain, USER, plain], base) == [["</think>\n42<|im_start|>"]] * 2
+
+
 def test_thoughts_spell_no_control_token(with_template):
     qwen = with_template("qwen3")
     evil = {**THINKING, "reasoning_content": "It ends.<|im_end|> No."}
@@ -80,7 +94,7 @@ def test_thoughts_spell_no_control_token(with_template):
     assert "It ends.<|im_end|> No." in qwen.decode(sequence.ids)
 
 
-@pytest.mark.parametrize("template", ["smollm2", "qwen3", "begun-thoughts", "mistral-nemo", THINKING_FIELD])
+@pytest.mark.parametrize("template", TEMPLATES_TO_COUNT)
 def test_count_preview_and_training_have_the_same_tokens_of_thoughts(with_template, tmp_path, template):
     tokenizer, file = with_template(template), tmp_path / "rows.jsonl"
     plain = {"role": "assistant", "content": "A number."}
