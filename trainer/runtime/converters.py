@@ -85,7 +85,8 @@ class LayerKind(str):
 def suited(base: Path) -> Generator[None]:
     """The library converts what is in the checkpoint in `base`, and not what its configuration alone says: layers that
     predict further tokens are left out if their weights were, as transformers saves none; kinds of layers are known
-    under the names before and after transformers renamed them. To be used within `packages`.
+    under the names before and after transformers renamed them; a text begins with the vocabulary's first token if the
+    tokenizer begins it so. To be used within `packages`.
     """
     ModelBase: Any = import_module("conversion").ModelBase
     read, create, has_prediction = ModelBase.load_hparams, ModelBase.__init__, _has_prediction_layers(base)
@@ -109,12 +110,36 @@ def suited(base: Path) -> Generator[None]:
                     part[name] = _with_former_names(part[name])
         return fields
 
-    without = ModelBase.no_mtp
+    # That of the converters, which may have been imported before.
+    without, Special = ModelBase.no_mtp, import_module("conversion.base").gguf.SpecialVocab
+    find = Special.__init__
+
+    def find_specials(specials: Any, folder: Path, *rest: Any, **named: Any) -> None:
+        find(specials, folder, *rest, **named)
+        # Without the field the library decides by the kind of vocabulary.
+        if "bos" in specials.special_token_ids and "bos" not in specials.add_special_token:
+            begins = _first_token(Path(folder))
+            if begins is not None:
+                specials.add_special_token["bos"] = begins == specials.special_token_ids["bos"]
+
     ModelBase.load_hparams, ModelBase.__init__, ModelBase.no_mtp = staticmethod(load), initialize, not has_prediction
+    Special.__init__ = find_specials
     try:
         yield
     finally:
         ModelBase.load_hparams, ModelBase.__init__, ModelBase.no_mtp = staticmethod(read), create, without
+        Special.__init__ = find
+
+
+def _first_token(folder: Path) -> int | None:
+    """The token with which the tokenizer in `folder` begins a text; None if it has no tokenizer.json."""
+    from tokenizers import Tokenizer
+
+    file = folder / "tokenizer.json"
+    if not file.exists():
+        return None
+    ids = Tokenizer.from_file(str(file)).encode("a").ids
+    return ids[0] if ids else None
 
 
 def _with_former_names(kinds: list[str]) -> list[str]:

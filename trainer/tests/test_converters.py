@@ -1,11 +1,13 @@
 """The converters are given what is in a checkpoint, and not what its configuration alone says."""
 
 import copy
+import json
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from tests.families import vocabularies
 from tests.families.checkpoints import write
 from trainer.runtime.converters import LayerKind, packages, suited
 
@@ -34,6 +36,19 @@ def test_rules_that_read_the_file_themselves_find_layers_under_their_former_name
             kind = conversion.get_model_class("GraniteMoeHybridForCausalLM")
             model = kind(tmp_path, gguf.LlamaFileType.ALL_F32, tmp_path / "none.gguf", eager=True)
     assert (model._attn_layers, model._ssm_layers) == ([1], [0])
+
+
+def test_texts_begin_in_the_engine_as_the_tokenizer_begins_them(tmp_path):
+    vocabularies.write(tmp_path, "phi-3", "microsoft-Phi-3.5-mini-instruct")
+    (tmp_path / "config.json").write_text("{}")
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    with packages(CONVERTERS):
+        gguf = import_module("conversion.base").gguf
+        without = gguf.SpecialVocab(tmp_path).add_special_token
+        with suited(tmp_path):
+            found = gguf.SpecialVocab(tmp_path)
+    # Without the field the library begins each text with it.
+    assert "bos_token" in config and (without, found.add_special_token) == ({}, {"bos": False})
 
 
 def test_a_kind_of_layer_has_both_names():
