@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from trainer.data.loss_mask import render
+from trainer.data.loss_mask import end_of_answer, render
 from trainer.data.sight import PROCESSOR_FILES
-from trainer.data.tokenizer import Tokenizer, special_texts
+from trainer.data.tokenizer import SENTENCEPIECE_FILES, Tokenizer, special_texts
 from trainer.runtime.errors import JobError
 from trainer.runtime.json_object import is_object
 
@@ -15,17 +15,18 @@ TORCH_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bf
 # Files that some readers need besides tokenizer.json. Code in a checkpoint is never copied.
 TOKENIZER_FILES = (
     "tokenizer.json",
-    "tokenizer.model",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.json",
     "vocab.txt",
     "merges.txt",
-    "spiece.model",
     "chat_template.jinja",
+    *SENTENCEPIECE_FILES,
 )
-OTHER_FILES = ("generation_config.json", "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE", *PROCESSOR_FILES)
+LICENSE_FILES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE")
+# Those of the base that the folder of an adapter may not have.
+OTHER_FILES = ("generation_config.json", *LICENSE_FILES, *PROCESSOR_FILES, *SENTENCEPIECE_FILES)
 # Keys with a file's location.
 LOCAL_KEYS = (
     "_name_or_path",
@@ -145,11 +146,11 @@ def end_tokens(*token_ids: int | list[int] | None) -> list[int]:
 
 
 def end_of_turn(tokenizer: Tokenizer) -> int | None:
-    """The special token with which the chat template ends an answer, if any."""
-    question = [{"role": "user", "content": "a"}]
+    """The special token with which answers of the chat template end, if any."""
+    question, answer = [{"role": "user", "content": "a"}], {"role": "assistant", "content": "b"}
     try:
         before = render(question, tokenizer, open_turn=True)
-        text = render([*question, {"role": "assistant", "content": "b"}], tokenizer).rstrip()
+        text = render([*question, answer], tokenizer).rstrip() + end_of_answer(tokenizer, answer)
     except JobError:
         return None
     end = next((token for token in special_texts(tokenizer) if text.endswith(token)), None)

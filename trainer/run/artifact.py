@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.data.sight import PROCESSOR_FILES
-from trainer.data.tokenizer import Tokenizer
+from trainer.data.tokenizer import SENTENCEPIECE_FILES, Tokenizer
 from trainer.data.tokenizer_identity import write_description
 from trainer.model.adapter_changes import read_adapter
 from trainer.model.experts import describe_to_peft
@@ -64,7 +64,7 @@ def write_folder(model: Model, tokenizer: Tokenizer, spec: ModelSpec, out: Path)
     else:
         _save_adapter(model, folder)
     tokenizer.save_pretrained(folder)
-    _add_processor(folder, spec)
+    _copy_from_base(folder, spec)
     write_description(folder, tokenizer, spec)
     if spec.projector:
         write_projector(model, spec, out)
@@ -109,8 +109,8 @@ def _kind(spec: ModelSpec) -> str:
     return "adapter" if spec.makes_adapter else "model"
 
 
-def _add_processor(folder: Path, spec: ModelSpec) -> None:
-    """Copies what says how a vision base reads pictures; the tokenizer has the chat template."""
-    for name in PROCESSOR_FILES:
+def _copy_from_base(folder: Path, spec: ModelSpec) -> None:
+    """Copies what says how a vision base reads pictures, and of whole weights what their conversion reads."""
+    for name in (*PROCESSOR_FILES, *(SENTENCEPIECE_FILES if _kind(spec) == "model" else ())):
         if (file := Path(spec.base.path) / name).exists():
             shutil.copyfile(file, folder / name)
