@@ -63,7 +63,7 @@ def _answer_prompts(spec: Export, model: Model, tokenizer: Tokenizer, report: Re
     base_model = base_of(model)
     ends = end_tokens(
         base_model.generation_config.eos_token_id,
-        model.config.eos_token_id,
+        model.config.get_text_config().eos_token_id,
         tokenizer.eos_token_id,
         end_of_turn(tokenizer),
     )

@@ -164,6 +164,6 @@ def _likeliest(
 
 
 def _end_tokens(model: Model, tokenizer: Tokenizer) -> set[int]:
-    configured = model.config.eos_token_id
+    configured = model.config.get_text_config().eos_token_id
     ends = set(configured if isinstance(configured, list) else [configured])
     return ends | {tokenizer.eos_token_id} - {None}
