@@ -371,7 +371,9 @@ FAMILIES = {
             "topk_group": 1,
         },
     ),
-    "phi3": Family("Phi3ForCausalLM", {"head_dim": 16, "tie_word_embeddings": True}),
+    "phi3": Family(
+        "Phi3ForCausalLM", {"head_dim": 16, "tie_word_embeddings": True, "original_max_position_embeddings": 2048}
+    ),
     "smollm3": Family("SmolLM3ForCausalLM", {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0]}),
     "lfm2": Family(
         "Lfm2ForCausalLM",
@@ -469,8 +471,8 @@ WORDS: dict[str, tuple[str | None, str | None]] = {
     "qwen3_5_moe": ("qwen35", "Qwen3.5-4B"),
     "qwen3_vl": ("qwen2", "Qwen3.5-4B"),
     "qwen3_vl_moe": ("qwen2", "Qwen3.5-4B"),
-    "gemma3": (None, "google-gemma-2-2b-it"),
-    "gemma3n": ("llama-spm", "google-gemma-2-2b-it"),
+    "gemma3": ("llama-spm-bare", "google-gemma-2-2b-it"),
+    "gemma3n": ("llama-spm-bare", "google-gemma-2-2b-it"),
     "gemma4_e2b": ("gemma-4", "google-gemma-4-31B-it"),
     "gemma4_moe": ("gemma-4", "google-gemma-4-31B-it"),
     "gemma4_31b": ("gemma-4", "google-gemma-4-31B-it"),
@@ -544,6 +546,9 @@ def write(name: str, folder: Path, seed: int = 0, as_served: bool = False) -> No
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--list"]:
+        print(json.dumps(list(FAMILIES)))
+        sys.exit()
     out, *names = sys.argv[1:]
     failed = {}
     for chosen in names or FAMILIES:

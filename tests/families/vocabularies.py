@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 VOCABULARIES = ROOT / ".local/llama/vocabularies"
 TEMPLATES = ROOT / ".local/llama/source/models/templates"
-# The first pieces of a vocabulary: the shorter and more frequent.
+# The first pieces of a vocabulary, the shorter and more frequent; single characters come last and are all kept.
 PIECES = 4096
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -35,11 +35,13 @@ NUMBERS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
 NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6
 SPACE = "▁"
+BARE = "-bare"
 
 
 def write(folder: Path, vocabulary: str | None, template: str | None, extra: tuple[str, ...] = ()) -> None:
-    """Writes tokenizer and template into `folder`. `vocabulary`: the name of a ggml-vocab file; None: the default
-    base's. `template`: the name of a file of llama.cpp's templates; None: the default base's. `extra`: special tokens.
+    """Writes tokenizer and template into `folder`. `vocabulary`: the name of a ggml-vocab file, with BARE behind it if
+    no space is put before texts; None: the default base's. `template`: the name of a file of llama.cpp's templates;
+    None: the default base's. `extra`: special tokens.
     """
     text = (TEMPLATES / f"{template}.jinja").read_text() if template else None
     if vocabulary is None:
@@ -53,6 +55,8 @@ def write(folder: Path, vocabulary: str | None, template: str | None, extra: tup
     missing = sorted({*SPECIAL.findall(text or ""), *extra} - present)
     for number, token in enumerate(missing):
         tokenizer["added_tokens"].append(_added(size + number, token, True))
+    if (folder / "tokenizer.model").exists():
+        _add_pieces(folder / "tokenizer.model", missing)
     if text:
         (folder / "chat_template.jinja").write_text(text)
     else:
@@ -82,7 +86,9 @@ def end_token(folder: Path) -> int:
 
 
 def _end_of_turn(template: str, specials: list[str], config: dict[str, Any]) -> str | None:
-    """The first special token behind an answer that another question follows."""
+    """The special token that ends the last answer; where there is none, the first behind an answer that another
+    question follows.
+    """
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -96,10 +102,13 @@ def _end_of_turn(template: str, specials: list[str], config: dict[str, Any]) -> 
         {"role": "user", "content": "Bye."},
     ]
     tokens = {name: config.get(name, "") for name in ("bos_token", "eos_token")}
-    rendered = environment.from_string(template).render(messages=messages, add_generation_prompt=False, **tokens)
-    rest = rendered.partition("ANSWER")[2].partition("Bye.")[0]
-    places = {rest.find(token): token for token in specials if token in rest}
-    return places[min(places)] if places else None
+    rules = environment.from_string(template)
+    for count in (2, 3):
+        rendered = rules.render(messages=messages[:count], add_generation_prompt=False, **tokens)
+        rest = rendered.partition("ANSWER")[2].partition("Bye.")[0]
+        if places := {rest.find(token): token for token in specials if token in rest}:
+            return places[min(places)]
+    return None
 
 
 def _refuse(message: str) -> None:
@@ -113,16 +122,17 @@ def _added(number: int, token: str, special: bool) -> dict[str, Any]:
 
 def _read(vocabulary: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
     """The content of tokenizer.json and tokenizer_config.json, and the number of tokens."""
-    read = _fields(VOCABULARIES / f"ggml-vocab-{vocabulary}.gguf")
+    read = _fields(VOCABULARIES / f"ggml-vocab-{vocabulary.removesuffix(BARE)}.gguf")
+    bare = vocabulary.endswith(BARE)
     tokens, kinds, family = read["tokens"], read["token_type"], read["model"]
     config = {
         f"{name}_token": tokens[read[f"{name}_token_id"]] for name in ("bos", "eos") if f"{name}_token_id" in read
     }
     if family == "llama":
-        tokens, kinds = tokens[:PIECES], kinds[:PIECES]
-        scores = read["scores"][:PIECES]
+        kept = [number for number, token in enumerate(tokens) if number < PIECES or len(token) == 1]
+        tokens, kinds, scores = ([each[number] for number in kept] for each in (tokens, kinds, read["scores"]))
         config |= {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-        _write_pieces(folder, tokens, kinds, scores)
+        _write_pieces(folder, tokens, kinds, scores, bare)
         merges = _merges_of(tokens, kinds, scores)
     else:
         merges = [merge.split(" ", 1) for merge in read["merges"]]
@@ -141,7 +151,7 @@ def _read(vocabulary: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]
     model = {"type": "BPE", "vocab": vocab, "merges": merges, "byte_fallback": family != "gpt2"}
     if family != "gpt2":
         model |= {"unk_token": "<unk>", "fuse_unk": True}
-    return {"version": "1.0", "added_tokens": added, "model": model, **_steps(family, read)}, config, len(tokens)
+    return {"version": "1.0", "added_tokens": added, "model": model, **_steps(family, read, bare)}, config, len(tokens)
 
 
 def _fields(file: Path) -> dict[str, Any]:
@@ -178,7 +188,7 @@ def _fields(file: Path) -> dict[str, Any]:
     return fields
 
 
-def _steps(family: str, read: dict[str, Any]) -> dict[str, Any]:
+def _steps(family: str, read: dict[str, Any], bare: bool) -> dict[str, Any]:
     """What the tokenizer does before and after it merges."""
     if family == "gpt2":
         pre = read["pre"]
@@ -192,6 +202,8 @@ def _steps(family: str, read: dict[str, Any]) -> dict[str, Any]:
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     words = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
     decoders = [words, {"type": "ByteFallback"}, {"type": "Fuse"}]
+    if family == "llama" and bare:
+        return {"normalizer": spaces, "decoder": {"type": "Sequence", "decoders": decoders}}
     if family == "llama":
         return {
             "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": SPACE}, spaces]},
@@ -216,15 +228,25 @@ def _merges_of(tokens: list[str], kinds: list[int], scores: list[float]) -> list
     return [pair for _, pair in sorted(pairs, key=lambda item: -item[0])]
 
 
-def _write_pieces(folder: Path, tokens: list[str], kinds: list[int], scores: list[float]) -> None:
+def _write_pieces(folder: Path, tokens: list[str], kinds: list[int], scores: list[float], bare: bool) -> None:
     """Writes tokenizer.model, which converters of some families read."""
     from sentencepiece import sentencepiece_model_pb2 as proto
 
     model = proto.ModelProto()
     model.trainer_spec.model_type = proto.TrainerSpec.BPE
     model.trainer_spec.byte_fallback = True
-    model.normalizer_spec.add_dummy_prefix = True
+    model.normalizer_spec.add_dummy_prefix = not bare
     model.normalizer_spec.remove_extra_whitespaces = False
     for token, kind, score in zip(tokens, kinds, scores, strict=True):
         model.pieces.add(piece=token, type=kind, score=score)
     (folder / "tokenizer.model").write_bytes(model.SerializeToString())
+
+
+def _add_pieces(file: Path, tokens: list[str]) -> None:
+    from sentencepiece import sentencepiece_model_pb2 as proto
+
+    model = proto.ModelProto()
+    model.ParseFromString(file.read_bytes())
+    for token in tokens:
+        model.pieces.add(piece=token, type=CONTROL, score=0.0)
+    file.write_bytes(model.SerializeToString())

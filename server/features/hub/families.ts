@@ -5,16 +5,43 @@ import { z } from 'zod'
 import { root } from '../../../lib/root.ts'
 
 /** What was tried of a family, and what came of it: `yes`, or the sentence that a user gets. */
-type Tried = Record<string, string>
+export type Tried = Record<string, string>
 
-const Families = z.record(z.string(), z.record(z.string(), z.string()))
+const Families = z.record(z.string(), z.record(z.string(), z.string()).and(z.object({ architecture: z.string() })))
+const otherParts = '_text'
 
-/** The rows of docs/reference/families.json by family, as transformers names it; none where the file is not there. */
+/**
+ * The rows of docs/reference/families.json by architecture, as transformers names it; none where the file is not there.
+ * The language model of one that reads pictures has a name of its own: both have its row.
+ */
 export function readFamilies(file = path.join(root, 'docs/reference/families.json')): ReadonlyMap<string, Tried> {
+  const rows = Map.groupBy(Object.entries(parse(file)), ([, { architecture }]) => architecture)
+  const families = new Map([...rows].map(([architecture, each]) => [architecture, joined(each)]))
+  for (const [architecture, row] of [...families]) {
+    const whole = architecture.endsWith(otherParts) ? architecture.slice(0, -otherParts.length) : architecture
+    for (const name of [whole, whole + otherParts]) if (!families.has(name)) families.set(name, row)
+  }
+  return families
+}
+
+function parse(file: string): z.infer<typeof Families> {
   try {
-    return new Map(Object.entries(Families.parse(JSON.parse(readFileSync(file, 'utf8')))))
+    return Families.parse(JSON.parse(readFileSync(file, 'utf8')))
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return new Map()
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return {}
     throw new Error(`${file} is not a table of families: ${(error as Error).message}`)
   }
+}
+
+/** Families of one architecture as one row: what did not work with one of them is told with its name. */
+function joined(rows: readonly (readonly [string, Tried])[]): Tried {
+  const columns = [...new Set(rows.flatMap(([, row]) => Object.keys(row)))].filter((name) => name !== 'architecture')
+  return Object.fromEntries(
+    columns.map((column) => {
+      const results = rows.flatMap(([name, row]) => (row[column] ? [{ name, result: row[column] }] : []))
+      const worst = results.find(({ result }) => !result.startsWith('yes')) ?? results[0]!
+      const isOfAll = results.every(({ result }) => result === worst.result)
+      return [column, isOfAll || worst.result.startsWith('yes') ? worst.result : `${worst.name}: ${worst.result}`]
+    }),
+  )
 }

@@ -1,0 +1,77 @@
+// The table of families: docs/reference/families.json, which the service reads, and families.md beside it.
+import { existsSync, readFileSync, writeFileSync } from 'node:fs'
+import path from 'node:path'
+import { root } from '../../lib/root.ts'
+
+/** What is tried of a family, in the table's order. */
+export const columns = {
+  added: 'Added as a base',
+  lora: 'Trained with LoRA',
+  qlora: 'Trained with QLoRA',
+  full: 'All weights trained',
+  experts: 'Adapters of experts',
+  packing: 'Rows packed',
+  fast_layers: 'Fast layers',
+  served: 'Served unmerged as trained',
+  merged: 'Served merged as trained',
+  asked: 'Asked',
+  peft: 'Adapter for PEFT',
+  adapter_gguf: 'Adapter in GGUF',
+  huggingface: 'Hugging Face',
+  gguf: 'GGUF',
+  onnx: 'ONNX',
+  tools: 'Tools',
+  thoughts: 'Thoughts',
+  pictures: 'Pictures',
+} as const
+export type Column = keyof typeof columns
+
+/** `yes`, or the sentence that a user gets. `architecture`: the family's name in transformers. */
+export type Row = Partial<Record<Column | 'architecture', string>>
+
+const json = path.join(root, 'docs/reference/families.json')
+const markdown = path.join(root, 'docs/reference/families.md')
+
+/** Writes rows over those of the same families. `names`: of all families, in order; rows of others are removed. */
+export function writeRows(rows: Readonly<Record<string, Row>>, names: readonly string[]): void {
+  const earlier: Record<string, Row> = existsSync(json) ? JSON.parse(readFileSync(json, 'utf8')) : {}
+  const all = { ...earlier, ...rows }
+  const ordered = Object.fromEntries(names.flatMap((name) => (all[name] ? [[name, all[name]]] : [])))
+  writeFileSync(json, `${JSON.stringify(ordered, null, 2)}\n`)
+  writeFileSync(markdown, markdownOf(ordered))
+}
+
+const order = Object.keys(columns) as Column[]
+
+function markdownOf(rows: Record<string, Row>): string {
+  const notes: string[] = []
+  const cell = (text: string | undefined) => {
+    if (text === undefined) return ''
+    if (/^(yes|merged only|none)$/.test(text)) return text
+    const number = notes.includes(text) ? notes.indexOf(text) + 1 : notes.push(text)
+    return `[${number}](#notes)`
+  }
+  const line = (cells: readonly string[]) => `| ${cells.join(' | ')} |`
+  const table = Object.entries(rows).map(([name, row]) =>
+    line([`\`${name}\``, ...order.map((each) => cell(row[each]))]),
+  )
+  const escaped = (text: string) => text.replace(/[<>|*_[\]]/g, (sign) => `\\${sign}`)
+  return `# Families of models
+
+What was tried of each family, with a tiny checkpoint of its structure and, where there are any, its real vocabulary and
+chat template: the results of \`npm run test:families\`, which writes this page and \`families.json\`. The service reads
+that file for what it says of a base.
+
+${line(['Family', ...order.map((each) => columns[each])])}
+${line(['', ...order].map(() => '---'))}
+${table.join('\n')}
+
+A cell without a text was not reached. Trained adapters are served, asked and exported; each is compared with what the
+trainer computes, by the comparison of a deployment or the check of an export. \`Served merged\` is the export of the
+merged weights in GGUF, in 16 bits; \`GGUF\` the one in 8 bits.
+
+## Notes
+
+${notes.map((note, index) => `${index + 1}. ${escaped(note)}`).join('\n')}
+`
+}
