@@ -295,7 +295,11 @@ def end_of_answer(tokenizer: Tokenizer, answer: Message) -> str:
 
 
 def _find_end_of_answer(tokenizer: Tokenizer, calls: bool) -> str:
-    call: dict[str, Any] = {"id": "probe0001", "type": "function", "function": {"name": "zz_probe_one", "arguments": {}}}
+    call: dict[str, Any] = {
+        "id": "probe0001",
+        "type": "function",
+        "function": {"name": "zz_probe_one", "arguments": {}},
+    }
     said: Message = {"role": "assistant", "content": "Yes.", **({"tool_calls": [call]} if calls else {})}
     result: Message = {"role": "tool", "content": "Done.", "tool_call_id": call["id"]}
     following: Message = result if calls else {"role": "user", "content": "And?"}
