@@ -197,9 +197,8 @@ await Promise.all(
       await attempt.run().catch((error) => console.log(`${name}: ${(error as Error).stack}`))
       writeRows({ [name]: attempt.row }, known)
       const cells = Object.entries(attempt.row).map(([column, cell]) => `${column}: ${cell}`)
-      console.log(
-        `${name} (${((performance.now() - started) / 1000).toFixed(0)} s: ${JSON.stringify(attempt.seconds)})\n  ${cells.join('\n  ')}`,
-      )
+      const seconds = ((performance.now() - started) / 1000).toFixed(0)
+      console.log(`${name} (${seconds} s: ${JSON.stringify(attempt.seconds)})\n  ${cells.join('\n  ')}`)
     }
   }),
 )
