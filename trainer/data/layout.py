@@ -1,7 +1,7 @@
 """Layout of a pack's tokens in rows for attention."""
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 
 import torch
 
@@ -51,6 +51,16 @@ class Layout:
     ends: torch.Tensor | None = None
     documents: torch.Tensor | None = None
     mutual: torch.Tensor | None = None
+
+    @cached_property
+    def previous(self) -> torch.Tensor:
+        """The token before each in its document, or -1: int64 [tokens]. Only where there are `documents`."""
+        assert self.documents is not None
+        prefix_start, prefix, own_start, own, _ = self.documents.unbind(1)
+        found = torch.arange(self.shared + int(own.sum())) - 1
+        found[prefix_start[prefix > 0]] = -1
+        found[own_start[own > 0]] = torch.where(prefix > 0, prefix_start + prefix - 1, -1)[own > 0]
+        return found
 
 
 def with_mutual(layout: Layout, numbers: torch.Tensor) -> Layout:

@@ -3,6 +3,7 @@
 //
 // One thread computes all of a document's query heads that share a key head, so that the gradients of keys and values
 // are added up in one order whatever the number of threads.
+#include "documents.h"
 #include "products.h"
 #include "scratch.h"
 
@@ -11,17 +12,6 @@
 #include <vector>
 
 namespace {
-
-/** A document: rows of a prefix, which others may share, then its own rows. The first to have a prefix answers for its
- * rows' results. */
-struct Document {
-    int64_t prefix_start, prefix, own_start, own, is_first;
-
-    int64_t length() const { return prefix + own; }
-    int64_t row(int64_t index) const { return index < prefix ? prefix_start + index : own_start + index - prefix; }
-    /** The first row whose result is this document's. */
-    int64_t first_query() const { return is_first ? 0 : prefix; }
-};
 
 struct Shape {
     int64_t heads, key_heads, size;

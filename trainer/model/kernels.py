@@ -1,12 +1,14 @@
 """The trainer's kernels for a CPU (trainer/kernels), where set-up compiled them and the processor has what they need.
 
 Everything else has a slower way in torch, so callers ask `available` first. Tensors are on the CPU; bfloat16 ones have
-rows that may be apart (a stride), float32 ones are contiguous.
+rows that may be apart (a stride), float32 ones are contiguous. Short convolutions and scans take both alike.
 """
 
 import ctypes
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -30,6 +32,15 @@ _ARGUMENTS = {
         *[_pointer, _int, _int, _int, _int, _float, _pointer, _int, _pointer, _pointer, _int],
         *[_pointer, _pointer, _int, _pointer, _int],
     ],
+    "convolve": [_pointer, _int, *[_pointer] * 3, *[ctypes.c_int32] * 2, _pointer, *[_int] * 3],
+    "convolve_backward": [
+        *[_pointer, _int, *[_pointer] * 3, *[ctypes.c_int32] * 2, _pointer, _int, *[_pointer] * 3, *[_int] * 3],
+    ],
+    "scan": [_pointer, *[_int] * 5, _float, *[ctypes.c_int32] * 3, *[_pointer, _int] * 3, *[_pointer] * 4],
+    "scan_backward": [
+        *[_pointer, *[_int] * 5, _float, *[ctypes.c_int32] * 3, *[_pointer, _int] * 3, *[_pointer] * 10, _int],
+    ],
+    "scan_blocks": [_int, _int],
 }
 
 
@@ -44,6 +55,7 @@ def _find() -> ctypes.CDLL | None:
         for name, arguments in _ARGUMENTS.items():
             function = getattr(library, f"tunery_{name}")
             function.argtypes, function.restype = arguments, None
+        library.tunery_scan_blocks.restype = _int
     except (OSError, AttributeError):
         # Compiled for another system, or by an older version of this program.
         return None
@@ -53,6 +65,11 @@ def _find() -> ctypes.CDLL | None:
 def available(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the kernels compute on this device in this precision."""
     return device.type == "cpu" and dtype == torch.bfloat16 and _find() is not None
+
+
+def scans_available(device: torch.device) -> bool:
+    """Whether `convolve` and `Scan` compute on this device, in bfloat16 and in float32."""
+    return device.type == "cpu" and _find() is not None
 
 
 def _library() -> ctypes.CDLL:
@@ -228,3 +245,94 @@ class Attention:
             *(_at(documents), len(documents), *self.shape, _at(states), states.stride(0), _at(out), _at(log_sums)),
             *(len(states), _at(out_gradient), _at(gradient), gradient.stride(0), _at(workspace), longest),
         )
+
+
+def convolve(
+    x: torch.Tensor, previous: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, silu: bool
+) -> torch.Tensor:
+    """Causal convolutions of each channel of x [tokens, channels], bfloat16 or float32, with its weights float32
+    [width, channels], plus bias float32 [channels], through silu or not. The last weight is that of the token itself;
+    `previous` int64 [tokens] is the token before each, or -1. Width is `WIDEST` at most.
+    """
+    out = torch.empty(x.shape, dtype=x.dtype)
+    wide = x.dtype == torch.float32
+    _library().tunery_convolve(
+        *(_at(x), x.stride(0), _at(previous), _at(weight), _at(bias), silu, wide, _at(out), *x.shape, len(weight))
+    )
+    return out
+
+
+WIDEST = 8
+
+
+def convolve_backward(
+    gradient: torch.Tensor,
+    x: torch.Tensor,
+    previous: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    silu: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The gradients of x, of weight, and of bias, from those of what `convolve` returned."""
+    x_gradient, weight_gradient = torch.empty(x.shape, dtype=x.dtype), torch.empty_like(weight)
+    bias_gradient, wide = weight.new_empty(x.shape[1]), x.dtype == torch.float32
+    _library().tunery_convolve_backward(
+        *(_at(x), x.stride(0), _at(previous), _at(weight), _at(bias), silu, wide, _at(gradient), gradient.stride(0)),
+        *(_at(x_gradient), _at(weight_gradient), _at(bias_gradient), *x.shape, len(weight)),
+    )
+    return x_gradient, weight_gradient, bias_gradient
+
+
+@dataclass(frozen=True)
+class Scan:
+    """States [key size, value size] of heads that decay and take up tokens (trainer/kernels/scan.cpp).
+
+    Tensors: q and k [tokens, key heads, key size], v [tokens, heads, value size], bfloat16 or float32 with rows that
+    may be apart; the logarithm of decays, and shares, float32 [tokens, heads]; skip, float32 [heads] or None.
+
+    `delta`: a token's value is less what the state has for its key (the gated delta rule); else Mamba2. `normalized`:
+    queries and keys have length 1. `scale`: what queries are then multiplied with.
+    """
+
+    scale: float = 1.0
+    delta: bool = False
+    normalized: bool = False
+
+    def _start(self, layout: Layout, inputs: list[torch.Tensor | None]) -> list[Any]:
+        documents = _documents(layout)
+        q, k, v, decay, share, skip = inputs
+        assert q is not None and k is not None and v is not None
+        (_, key_heads, key_size), (_, heads, value_size) = q.shape, v.shape
+        shape = (key_heads, heads, key_size, value_size, self.scale, self.delta, self.normalized)
+        rows = (part for tensor in (q, k, v) for part in (_at(tensor), tensor.stride(0)))
+        wide = v.dtype == torch.float32
+        return [_at(documents), len(documents), *shape, wide, *rows, *map(_at, (decay, share, skip))]
+
+    def forward(self, layout: Layout, inputs: list[torch.Tensor | None]) -> torch.Tensor:
+        """The results [tokens, heads, value size] of q, k, v, decays, shares and skip."""
+        v = inputs[2]
+        assert v is not None
+        out = torch.empty(v.shape, dtype=v.dtype)
+        _library().tunery_scan(*self._start(layout, inputs), _at(out))
+        return out
+
+    def backward(
+        self, layout: Layout, inputs: list[torch.Tensor | None], gradient: torch.Tensor
+    ) -> list[torch.Tensor | None]:
+        """The gradients of `inputs` from those of the results, contiguous."""
+        q, k, v, decay, _, skip = inputs
+        assert q is not None and k is not None and v is not None and decay is not None
+        tokens, (key_heads, heads) = len(q), (q.shape[1], v.shape[1])
+        blocks = _library().tunery_scan_blocks(key_heads, heads)
+        q_parts, k_parts = (torch.empty(blocks, *q.shape) for _ in range(2))
+        v_gradient = torch.empty(v.shape, dtype=v.dtype)
+        decay_gradient, share_gradient = torch.empty_like(decay), torch.empty_like(decay)
+        skip_parts = None if skip is None else torch.empty_like(decay)
+        _library().tunery_scan_backward(
+            *self._start(layout, inputs),
+            *map(_at, (gradient, q_parts, k_parts, v_gradient, decay_gradient, share_gradient, skip_parts)),
+            tokens,
+        )
+        q_gradient, k_gradient = (parts.sum(0).to(q.dtype) for parts in (q_parts, k_parts))
+        skip_gradient = None if skip_parts is None else skip_parts.sum(0)
+        return [q_gradient, k_gradient, v_gradient, decay_gradient, share_gradient, skip_gradient]

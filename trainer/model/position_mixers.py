@@ -12,9 +12,11 @@ from typing import Any, cast
 import torch
 
 from trainer.data.layout import Layout, layout_of
+from trainer.model import kernels
 from trainer.model.attention import Gather, Scatter
 from trainer.model.attention_rows import scatter
 from trainer.model.model import Model
+from trainer.model.scans import Pass, with_kernels
 
 # Documents of the check: their lengths are no other dimension of a model, nor is their sum.
 LENGTHS = (19, 22)
@@ -23,12 +25,6 @@ FIRST_ID, LAST_ID = 300, 1000
 # Relative differences of vectors that are rounding, by the bytes of a number: of any of the same computation with other
 # tokens beside it, which nothing but experts round differently, and of half of them where layers compute otherwise.
 SAME, OTHERWISE = {4: 1e-5, 2: 0.01}, {4: 1e-3, 2: 0.2}
-
-
-class Pass:
-    """What a decoder computes at the moment. `layout`: that of the pack; None outside of a pass."""
-
-    layout: Layout | None = None
 
 
 class Apart:
@@ -80,7 +76,10 @@ def keep_apart(base: Model) -> bool:
         current = Pass()
         check = Check(base, current)
         mixers = check.mixers()
-        _separate(base, mixers, current)
+        if mixers:
+            _announce_layouts(base, current)
+            _compute_with_kernels(base, mixers, check, current)
+            _separate(base, check.mixers(), current)
         apart = not (mixers and check.mixers()) and check.is_apart()
     except Exception as problem:
         # An unknown family may fail in any way where its parts get what they do not expect.
@@ -98,10 +97,8 @@ def keeps_apart(model: Model) -> bool:
     return getattr(base, "keeps_apart", True)
 
 
-def _separate(base: Model, mixers: list[torch.nn.Module], current: Pass) -> None:
-    """Makes all modules of the classes of these compute documents apart."""
-    if not mixers:
-        return
+def _announce_layouts(base: Model, current: Pass) -> None:
+    """Makes a base say which pack it computes."""
     decoder = cast(torch.nn.Module, base.get_decoder())
 
     def begin(_module: object, _args: object, kwargs: dict[str, Any]) -> None:
@@ -112,12 +109,30 @@ def _separate(base: Model, mixers: list[torch.nn.Module], current: Pass) -> None
 
     decoder.register_forward_pre_hook(begin, with_kwargs=True)
     decoder.register_forward_hook(end, always_call=True)
+
+
+def _compute_with_kernels(base: Model, mixers: list[torch.nn.Module], check: "Check", current: Pass) -> None:
+    """Gives mixers the kernels that keep documents apart, where these leave nothing that mixes."""
+    if not kernels.scans_available(check.device):
+        return
+    before = {type(mixer) for mixer in mixers}
+    own = {each: replaced for each in before if (replaced := with_kernels(each, current))}
+    _change_classes(base, own)
+    mixing = {type(mixer) for mixer in check.mixers()}
+    _change_classes(base, {replaced: each for each, replaced in own.items() if replaced in mixing})
+
+
+def _separate(base: Model, mixers: list[torch.nn.Module], current: Pass) -> None:
+    """Makes all modules of the classes of these compute documents apart."""
     classes = {type(mixer) for mixer in mixers}
-    # A class, not a replaced forward pass: that is what `served` replaces.
-    apart = {each: type(each.__name__, (Apart, each), {"current": current}) for each in classes}
-    for module in decoder.modules():
+    _change_classes(base, {each: type(each.__name__, (Apart, each), {"current": current}) for each in classes})
+
+
+def _change_classes(base: Model, classes: dict[type[torch.nn.Module], type[torch.nn.Module]]) -> None:
+    """A class, not a replaced forward pass: that is what `served` replaces."""
+    for module in cast(torch.nn.Module, base.get_decoder()).modules():
         if type(module) in classes:
-            module.__class__ = apart[type(module)]
+            module.__class__ = classes[type(module)]
 
 
 @dataclass

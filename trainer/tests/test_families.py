@@ -5,7 +5,7 @@ import torch
 
 from tests.families import packing
 from tests.families.checkpoints import FAMILIES, write
-from trainer.model import position_mixers
+from trainer.model import kernels, position_mixers
 from trainer.model.position_mixers import keeps_apart
 from trainer.run import memory
 from trainer.run.evaluate import generate_answers
@@ -48,8 +48,27 @@ def test_llama_4_scales_no_query_by_its_place_in_a_pack(checkpoint):
     assert limits_of(config, None, packing.CPU).tokens < config.floor_scale
 
 
+def apart(model) -> bool:
+    """Whether a part of a model computes documents as rows of a batch."""
+    return any(isinstance(part, position_mixers.Apart) for part in model.modules())
+
+
+@pytest.mark.skipif(not kernels.scans_available(packing.CPU), reason="no kernels for this CPU, or no compiler")
+@pytest.mark.parametrize("name", ["qwen3_5_text", "lfm2", "granite_h", "nemotron_h"])
+def test_hybrids_keep_documents_apart_in_one_pass(checkpoint, name):
+    assert not apart(packing.load(checkpoint(name)))
+
+
+@pytest.mark.parametrize("name", ["qwen3_5_text", "lfm2", "granite_h"])
+def test_without_kernels_each_document_is_a_row(checkpoint, monkeypatch, name):
+    monkeypatch.setattr(kernels, "scans_available", lambda _: False)
+    assert apart(packing.load(checkpoint(name)))
+    assert packing.packing_cell(checkpoint(name)) == "yes"
+
+
 def test_a_base_whose_documents_mix_gets_one_row_a_pass(checkpoint, monkeypatch):
     folder = checkpoint("lfm2")
+    monkeypatch.setattr(position_mixers, "_compute_with_kernels", lambda *_: None)
     monkeypatch.setattr(position_mixers, "_separate", lambda *_: None)
     assert packing.packing_cell(folder) == "one row a pass (documents mix)"
 
