@@ -6,7 +6,7 @@ import type { SavedSequence } from '../llama/context.ts'
 import type { Vocab } from '../llama/vocab.ts'
 import { createLogprobReader, type LogprobReader, type TokenLogprobs } from '../sampling/logprobs.ts'
 import { createSampler, type Sampler, type SamplingParams } from '../sampling/sampler.ts'
-import { createTextOutput, type TextOutput } from '../sampling/text-output.ts'
+import { createTextOutput, type TextOutput } from '../sampling/stop-sequences.ts'
 import { isPictureToken, type PictureSpan } from '../vision/picture-tokens.ts'
 
 export interface GenerationRequest {

@@ -2,7 +2,7 @@
 import type { ChatMessage, ChatRequest } from '../../contract/chat.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { GrammarSpec } from '../grammar/session.ts'
-import { stopSequences } from '../sampling/text-output.ts'
+import { stopSequences } from '../sampling/stop-sequences.ts'
 import { type PromptText, stripMarkers } from '../tokenizer/tokenizer.ts'
 import { answerGrammar, type JsonFormat, type Thinking } from './answer-form.ts'
 import { asParts } from './content.ts'

@@ -1,6 +1,6 @@
 // Incremental parser of generated text: splits it into content, reasoning and tool calls, and emits each part as soon
 // as it is unambiguous.
-import { createStopFilter } from '../sampling/text-output.ts'
+import { createStopFilter } from '../sampling/stop-sequences.ts'
 import { createCallParser } from './call-parser.ts'
 import type { Thoughts } from './learn-thoughts.ts'
 import { createThoughtParser, createUnwrapper } from './reasoning-parser.ts'

@@ -15,7 +15,7 @@ const categories = {
   batch: /engine\/batching\/(batch|kv-cache|prefix-cache)\.ts$/,
   sampling: /engine\/sampling\/(sampler|logprobs)\.ts$/,
   drafts: /engine\/sampling\/drafts\/.*\.ts$/,
-  text: /engine\/(sampling\/text-output|llama\/vocab|chat\/.*|tokenizer\/.*)\.ts$/,
+  text: /engine\/(sampling\/stop-sequences|llama\/vocab|chat\/.*|tokenizer\/.*)\.ts$/,
   flush: /engine\/http\/answer\/.*\.ts$/,
   'garbage collection': /^\(garbage collector\)$/,
   idle: /^\(idle\)$/,

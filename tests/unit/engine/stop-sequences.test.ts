@@ -1,7 +1,7 @@
 // Output text from token bytes: whole characters, no part of a stop sequence.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createTextOutput } from '../../../engine/sampling/text-output.ts'
+import { createTextOutput } from '../../../engine/sampling/stop-sequences.ts'
 import { allowed } from '../../support/allowed-time.ts'
 
 function feed(stop: string[], pieces: (string | number[])[]): { texts: string[]; stopped: boolean } {
