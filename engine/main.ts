@@ -13,7 +13,6 @@ import { Contexts } from './batching/contexts.ts'
 import { readCoreTimes } from './batching/core-times.ts'
 import { createCpuThrottle } from './batching/cpu-throttle.ts'
 import { createProgressWatchdog } from './batching/progress-watchdog.ts'
-import type { StepStats } from './batching/runner.ts'
 import type { Backend } from './batching/runner-pool.ts'
 import { Scheduler } from './batching/scheduler.ts'
 import { createSideWork } from './batching/side-work.ts'
@@ -24,18 +23,18 @@ import { createGrammars } from './grammar/grammars.ts'
 import { createAbortedUsage } from './http/aborted-usage.ts'
 import { keyVariable, readApiKeys } from './http/api-keys.ts'
 import { createMetrics } from './http/metrics.ts'
-import { type CreateScoringContext, scoringWaitingMax, tooManyScorings } from './http/routes/score.ts'
-import { createHttpServer, listen } from './http/server.ts'
+import { scoringWaitingMax, tooManyScorings } from './http/routes/score.ts'
+import { createHttpServer, type HttpServices, listen } from './http/server.ts'
 import type { LogIds } from './http/trace.ts'
-import { createComputeThreads } from './llama/compute-threads.ts'
+import { type ComputeThreads, createComputeThreads } from './llama/compute-threads.ts'
 import { loadFastestFormat, openCopy } from './llama/eight-bit-weights.ts'
 import { addKernels } from './llama/kernels.ts'
-import { openLibrary, returnFreedBlocks } from './llama/library.ts'
+import { type Library, openLibrary, returnFreedBlocks } from './llama/library.ts'
 import { loadModel } from './llama/model.ts'
-import { createAdapters, type ReadDrafts } from './models/adapters.ts'
+import { type Adapters, createAdapters, type ReadDrafts } from './models/adapters.ts'
 import { type Drafts, readDrafts } from './models/draft-file.ts'
 import { createEightBitsMaker } from './models/eight-bits.ts'
-import { createFileHashes } from './models/file-hashes.ts'
+import { createFileHashes, type FileHashes } from './models/file-hashes.ts'
 import { Models, type OpenedFile, type ServedModel } from './models/models.ts'
 import { createTokenizer } from './tokenizer/tokenizer.ts'
 import { createEncoder } from './vision/encoder.ts'
@@ -62,132 +61,17 @@ async function main(): Promise<void> {
   const library = openLibrary(args.lib)
   const kernels = args.kernels ? addKernels(library) : 'turned off'
   log.info({ kernels: kernels ?? 'own' }, 'kernels')
-  const threads = createComputeThreads(library, args.threads)
-  const times = args.threads > 1 ? readCoreTimes(threads.ids, args.threads) : null
-  if (times) threads.choose(createStepThreads(args.threads, times))
-  const limits: MemoryLimits = {
-    slots: args.slots,
-    runner_bytes: Math.floor((args.cache_bytes ?? usableMemory() / 4) / 2),
-    total_bytes: Math.floor(args.cache_bytes ?? usableMemory() / 4),
-  }
-  // Limits: a quarter of the memory for KV caches, an eighth for adapters, another for projectors of their own. The
-  // weights of base models come on top.
-  const hashes = createFileHashes()
-  const draftsOf: ReadDrafts = (model, path) =>
-    path === undefined || !args.speculation ? null : readUsableDrafts(path, model.vocab.size)
-  const adapters = createAdapters(library, limits.runner_bytes, hashes, draftsOf)
-  // Loading or freeing an adapter changes a list of the model that context creation reads on another thread.
-  const nativeMutex = createMutex()
-  const contexts = new Contexts(library, threads, adapters, nativeMutex)
-  const backend: Backend = {
-    makeContext: (served, ...sizes) => contexts.make(served, contextSizes(...sizes)),
-    makeContextAsync: (served, ...sizes) => contexts.makeAsync(served, contextSizes(...sizes)),
-    passContext: (context, adapter) => contexts.pass(context, adapter),
-    adapters: adapters.count,
-    speculate: args.speculation,
-  }
-  const grammars = createGrammars()
-  const cpuThrottle = createCpuThrottle()
-  const watchdog = createProgressWatchdog()
-  const sideWork = createSideWork(() => scheduler.counts().running > 0)
-  const embedder = createEmbedder(
-    (served, shape) => contexts.makeAsync(served, { ...shape, embeddings: true }),
-    cpuThrottle,
-    watchdog,
-    sideWork,
-  )
-  const onFault = (error: unknown, fields: { model?: string } & LogIds) => log.error({ err: error, ...fields }, 'fault')
-  const onStep = (stats: StepStats) => {
-    metrics.step(stats)
-    // A step in which all sequences wait for their grammar masks is no progress.
-    if (stats.seconds > 0 || stats.output_tokens > 0) watchdog.recordProgress()
-  }
-  const scheduler = new Scheduler(backend, limits, cpuThrottle, {
-    onStep,
-    onFault: (error, model) => onFault(error, { model }),
-    onBusy: watchdog.beginWork,
-  })
-  const open = async (path: string): Promise<OpenedFile> => {
-    const file = hashes.of(path)
-    const model = await loadModel(library, path)
-    model.parse_control_tokens = args.parse_control_tokens
-    return { model, file }
-  }
-  const processor = { threads: args.threads, has_own_kernels: kernels === null }
-  const load = async (path: string, keepOriginal: boolean) => {
-    if (keepOriginal || !args.eight_bits) return { ...(await open(path)), gains: false }
-    const { opened, gains } = await loadFastestFormat(library, path, processor, args.min_free_bytes, open)
-    return { ...opened, gains }
-  }
-  const eightBits = createEightBitsMaker({
-    library_folder: args.lib,
-    min_free_bytes: args.min_free_bytes,
-    replaces: !args.fixed_weights,
-    models: () => models,
-    open: (path) => openCopy(path, open),
-    log,
-  })
-  const tokenizer = createTokenizer(watchdog.recordProgress, watchdog.beginWork)
-  const encoder = createEncoder(library.dir)
-  const projectors = createProjectors(library, encoder, args.threads, limits.runner_bytes)
-  const features = createFeatures(encoder, createPictureDecoder(), projectors.using, limits.runner_bytes / 4, {
-    onPicture: (source, seconds) => metrics.picture(source, seconds),
-  })
-  const onFree = async (served: ServedModel) => {
-    await embedder.release(served)
-    await scheduler.release(served)
-    if (served.projector && served.owns_projector) features.forget(served.projector)
-  }
-  const models = new Models(library, load, projectors, adapters, draftsOf, nativeMutex, onFree, eightBits.make)
-  const countModels = () => {
-    const adapters = models.list().filter((served) => served.base_name !== null).length
-    return { bases: models.list().length - adapters, adapters }
-  }
-  const metrics = createMetrics(() => scheduler.counts(), countModels, threads.latest, limits.total_bytes)
-
-  const tracing = await createTracing({
-    service: 'tunery-engine',
-    version: pkg.version,
-    onSpans: metrics.spans,
-    onProblem: (message) => log.warn({ reason: message }, 'spans do not reach the collector'),
-  })
-
-  await loadNamedModels(args, models, projectors)
-
-  let stopping = false
-  const createScoringContext: CreateScoringContext = (served, tokens_per_sequence, outputs, batch_tokens = outputs) =>
-    contexts.makeAsync(served, { sequences: 1, tokens_per_sequence, batch_tokens, outputs })
-  const abortedUsage = createAbortedUsage()
-  const isStopping = () => stopping
-  const server = createHttpServer(
-    {
-      models,
-      scheduler,
-      grammars,
-      embedder,
-      tokenizer,
-      features,
-      limits,
-      abortedUsage,
-      metrics,
-      createScoringContext,
-      scoringQueue: createFairQueue({ waiting_max: scoringWaitingMax, tooMany: tooManyScorings }),
-      sideWork,
-      cpuThrottle,
-      watchdog,
-      onFault,
-      tracing,
-      isStopping,
-    },
-    access,
-  )
+  const stopping = new AbortController()
+  const { services, projectors } = await createServices(args, library, kernels === null, stopping.signal)
+  await loadNamedModels(args, services.models, projectors)
+  const server = createHttpServer(services, access)
   const address = await listen(server, args.listen)
 
   const stop = (signal: string) => {
-    if (stopping) return
-    stopping = true
+    if (stopping.signal.aborted) return
+    stopping.abort()
     log.info({ signal }, 'stopping')
-    stopServing(server, models, tracing, args.grace_ms)
+    stopServing(server, services.models, services.tracing, args.grace_ms)
   }
   process.on('SIGTERM', stop)
   // Under a server, ignore SIGINT: Ctrl-C reaches the whole process group, but only the server decides what stops.
@@ -198,16 +82,149 @@ async function main(): Promise<void> {
       `No API key is set: anyone who reaches ${address} can call the model. ` +
         `Set one with --api-key-file or ${keyVariable}.`,
     )
-  log.info(
-    {
-      address,
-      threads: args.threads,
-      library: library.llama_version(),
-      models: models.list().map((served) => served.name),
-    },
-    'listening',
-  )
+  const models = services.models.list().map((served) => served.name)
+  log.info({ address, threads: args.threads, library: library.llama_version(), models }, 'listening')
   process.stdout.write(`${JSON.stringify({ event: 'listening', address })}\n`)
+}
+
+/** Creates what the routes need, without a model. `ownKernels`: the library computes with our kernels. */
+async function createServices(
+  args: Args,
+  library: Library,
+  ownKernels: boolean,
+  stopping: AbortSignal,
+): Promise<{ services: HttpServices; projectors: Projectors }> {
+  const threads = createThreads(library, args.threads)
+  const limits = memoryLimits(args.slots, args.cache_bytes)
+  const hashes = createFileHashes()
+  const draftsOf: ReadDrafts = (model, path) =>
+    path === undefined || !args.speculation ? null : readUsableDrafts(path, model.vocab.size)
+  const adapters = createAdapters(library, limits.runner_bytes, hashes, draftsOf)
+  // Loading or freeing an adapter changes a list of the model that context creation reads on another thread.
+  const nativeMutex = createMutex()
+  const contexts = new Contexts(library, threads, adapters, nativeMutex)
+  const cpuThrottle = createCpuThrottle()
+  const watchdog = createProgressWatchdog()
+  const onFault = (error: unknown, fields: { model?: string } & LogIds) => log.error({ err: error, ...fields }, 'fault')
+  const scheduler = new Scheduler(backendOf(contexts, adapters, args.speculation), limits, cpuThrottle, {
+    onStep(stats) {
+      metrics.step(stats)
+      // A step in which all sequences wait for their grammar masks is no progress.
+      if (stats.seconds > 0 || stats.output_tokens > 0) watchdog.recordProgress()
+    },
+    onFault: (error, model) => onFault(error, { model }),
+    onBusy: watchdog.beginWork,
+  })
+  const sideWork = createSideWork(() => scheduler.counts().running > 0)
+  const embedder = createEmbedder(
+    (served, shape) => contexts.makeAsync(served, { ...shape, embeddings: true }),
+    cpuThrottle,
+    watchdog,
+    sideWork,
+  )
+  const encoder = createEncoder(library.dir)
+  const projectors = createProjectors(library, encoder, args.threads, limits.runner_bytes)
+  const features = createFeatures(encoder, createPictureDecoder(), projectors.using, limits.runner_bytes / 4, {
+    onPicture: (source, seconds) => metrics.picture(source, seconds),
+  })
+  const onFree = async (served: ServedModel) => {
+    await embedder.release(served)
+    await scheduler.release(served)
+    if (served.projector && served.owns_projector) features.forget(served.projector)
+  }
+  const { open, load } = createLoader(args, library, ownKernels, hashes)
+  const eightBits = createEightBitsMaker({
+    library_folder: args.lib,
+    min_free_bytes: args.min_free_bytes,
+    replaces: !args.fixed_weights,
+    models: () => models,
+    open: (path) => openCopy(path, open),
+    log,
+  })
+  const models = new Models(library, load, projectors, adapters, draftsOf, nativeMutex, onFree, eightBits.make)
+  const metrics = createMetrics(
+    () => scheduler.counts(),
+    () => countModels(models),
+    threads.latest,
+    limits.total_bytes,
+  )
+  const tracing = await createTracing({
+    service: 'tunery-engine',
+    version: pkg.version,
+    onSpans: metrics.spans,
+    onProblem: (message) => log.warn({ reason: message }, 'spans do not reach the collector'),
+  })
+  const services: HttpServices = {
+    models,
+    scheduler,
+    grammars: createGrammars(),
+    embedder,
+    tokenizer: createTokenizer(watchdog.recordProgress, watchdog.beginWork),
+    features,
+    limits,
+    abortedUsage: createAbortedUsage(),
+    metrics,
+    createScoringContext: (served, tokens_per_sequence, outputs, batch_tokens = outputs) =>
+      contexts.makeAsync(served, { sequences: 1, tokens_per_sequence, batch_tokens, outputs }),
+    scoringQueue: createFairQueue({ waiting_max: scoringWaitingMax, tooMany: tooManyScorings }),
+    sideWork,
+    cpuThrottle,
+    watchdog,
+    onFault,
+    tracing,
+    isStopping: () => stopping.aborted,
+  }
+  return { services, projectors }
+}
+
+/** Threads that compute; with several, each step has as many as the other processes leave cores for. */
+function createThreads(library: Library, count: number): ComputeThreads {
+  const threads = createComputeThreads(library, count)
+  const times = count > 1 ? readCoreTimes(threads.ids, count) : null
+  if (times) threads.choose(createStepThreads(count, times))
+  return threads
+}
+
+/**
+ * A quarter of the memory for KV caches, an eighth for adapters, another for projectors of their own. The weights of
+ * base models come on top.
+ */
+function memoryLimits(slots: number, cache_bytes: number | null): MemoryLimits {
+  const total = cache_bytes ?? usableMemory() / 4
+  return { slots, runner_bytes: Math.floor(total / 2), total_bytes: Math.floor(total) }
+}
+
+function backendOf(contexts: Contexts, adapters: Adapters, speculate: boolean): Backend {
+  return {
+    makeContext: (served, ...sizes) => contexts.make(served, contextSizes(...sizes)),
+    makeContextAsync: (served, ...sizes) => contexts.makeAsync(served, contextSizes(...sizes)),
+    passContext: (context, adapter) => contexts.pass(context, adapter),
+    adapters: adapters.count,
+    speculate,
+  }
+}
+
+/** How files of base models are opened, and loaded in the format that computes fastest. */
+function createLoader(args: Args, library: Library, ownKernels: boolean, hashes: FileHashes) {
+  const open = async (path: string): Promise<OpenedFile> => {
+    const file = hashes.of(path)
+    const model = await loadModel(library, path)
+    model.parse_control_tokens = args.parse_control_tokens
+    return { model, file }
+  }
+  const processor = { threads: args.threads, has_own_kernels: ownKernels }
+  const load = async (path: string, keepOriginal: boolean) => {
+    if (keepOriginal || !args.eight_bits) return { ...(await open(path)), gains: false }
+    const { opened, gains } = await loadFastestFormat(library, path, processor, args.min_free_bytes, open)
+    return { ...opened, gains }
+  }
+  return { open, load }
+}
+
+function countModels(models: Models): { bases: number; adapters: number } {
+  const served = models.list()
+  const adapters = served.filter(({ base_name }) => base_name !== null).length
+  return { bases: served.length - adapters, adapters }
 }
 
 /** Exits when standard input closes, so that no engine outlives its server, even one that is killed. */
@@ -216,12 +233,9 @@ function exitWithParent(): void {
   process.stdin.on('end', exit).on('close', exit).on('error', exit).resume()
 }
 
-const contextSizes = (sequences: number, tokens_per_sequence: number, batch_tokens: number) => ({
-  sequences,
-  tokens_per_sequence,
-  batch_tokens,
-  outputs: outputsFor(sequences),
-})
+function contextSizes(sequences: number, tokens_per_sequence: number, batch_tokens: number) {
+  return { sequences, tokens_per_sequence, batch_tokens, outputs: outputsFor(sequences) }
+}
 
 /** The drafts of a file; null if it cannot be used, which only leaves out its speed. */
 function readUsableDrafts(path: string, vocabSize: number): Drafts | null {
