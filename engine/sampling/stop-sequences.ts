@@ -1,4 +1,4 @@
-// Ends text before a stop sequence, and holds back what may become one while streaming. Turns token bytes into such text.
+// Ends text before a stop sequence, and holds back what may become one while streaming. Decodes tokens into such text.
 
 export interface TextOutput {
   /** Appends bytes. Returns the text that can be sent now, and whether a stop sequence has ended the output. */
