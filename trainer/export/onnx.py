@@ -24,6 +24,7 @@ import contextlib
 import json
 import shutil
 import sys
+from collections.abc import Generator
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
@@ -79,8 +80,10 @@ def build(hf_folder: Path, graph: Path, quantization: str | None, threads: int, 
 
         builder_arguments = (None, str(hf_folder), str(graph), precision.name, precision.target, str(graph / "cache"))
         try:
-            options = builder.parse_extra_options(*builder_arguments, ["hf_token=false"])
-            builder.create_model(*builder_arguments, **options)
+            # The cache of a layer with a window grows as that of others: a fixed one would have to be given at once.
+            options = builder.parse_extra_options(*builder_arguments, ["hf_token=false", "windowed_kv_cache=false"])
+            with _rope_of_each_kind_of_layer():
+                builder.create_model(*builder_arguments, **options)
         except NotImplementedError as problem:
             architecture = (json.loads((hf_folder / "config.json").read_text()).get("architectures") or ["unknown"])[0]
             message = (
@@ -88,6 +91,30 @@ def build(hf_folder: Path, graph: Path, quantization: str | None, threads: int, 
                 "onnxruntime-genai does not know it."
             )
             raise JobError("parameter_not_supported", message) from problem
+
+
+@contextlib.contextmanager
+def _rope_of_each_kind_of_layer() -> Generator[None]:
+    """The builder reads rotary embeddings that differ between layers with a window and others: transformers 5 stores
+    them by the kind of layer, and the builder looks where earlier releases did.
+    """
+    # The builder imports its modules by names of their own.
+    Builder: Any = import_module("builders.base").Model
+    read = Builder.make_rope_init
+
+    def read_kinds(model: Any, config: Any) -> None:
+        kinds: Any = getattr(config, "rope_parameters", None)
+        if isinstance(kinds, dict) and {"full_attention", "sliding_attention"} <= kinds.keys():
+            config.rope_parameters = kinds["full_attention"]
+            config.rope_local_base_freq = kinds["sliding_attention"]["rope_theta"]
+            model.rope_attrs["theta"] = kinds["full_attention"]["rope_theta"]
+        read(model, config)
+
+    Builder.make_rope_init = read_kinds
+    try:
+        yield
+    finally:
+        Builder.make_rope_init = read
 
 
 def finish(hf_folder: Path, graph: Path, out: Path, quantization: str | None, report: Report) -> None:

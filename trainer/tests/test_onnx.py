@@ -144,6 +144,14 @@ def test_each_model_family_exports(family, tmp_path):
     assert np.abs(session.run(TOKENS, session.empty())[0] - logits_of(base, TOKENS)).max() < 1e-3
 
 
+def test_layers_with_a_window_have_a_rope_and_a_cache_of_their_own(tmp_path):
+    kinds = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 16}
+    base = make_tiny(tmp_path / "base", family="Gemma3", vocab_size=2048, head_dim=32, **kinds)
+    session = Session(export(base, tmp_path, None), 1)
+    # Longer than the window.
+    assert np.abs(session.run(TOKENS, session.empty())[0] - logits_of(base, TOKENS)).max() < 1e-3
+
+
 def test_the_folder_has_the_layout_that_its_readers_expect(tiny, exported):
     for precision, how in PRECISIONS.items():
         folder = exported(precision)
