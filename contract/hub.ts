@@ -102,8 +102,8 @@ export const Model = z.object({
   methods: z
     .array(Method)
     .describe(
-      'The fine-tuning methods that this machine has the memory for, once the weights are here: ' +
-        'see `weights.available`. Empty: it cannot be trained.',
+      'The fine-tuning methods that this machine has the memory for and that worked with its family, once the ' +
+        'weights are here: see `weights.available`. Empty: it cannot be trained.',
     ),
   merges_adapters: z
     .boolean()
@@ -116,8 +116,8 @@ export const Model = z.object({
     .record(z.string(), z.string())
     .nullable()
     .describe(
-      'What was tried of a small model of its family, and what came of it: `yes`, or the sentence that a user gets. ' +
-        'Null: not tried yet.',
+      'What was tried of a small model of its family, and what came of it: `yes`, `in part` where some models of it ' +
+        'failed, or the sentence that a user gets. Null: not tried yet.',
     ),
   recommended: z
     .boolean()

@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import { eightBitsFile, eightBitsRecord, writeEightBitsRecord } from '../../lib/eight-bits.ts'
+import { joined } from '../../server/features/hub/families.ts'
 import { Hub } from '../../server/features/hub/service.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'
 
@@ -47,6 +48,19 @@ test('a method that can never fit into memory is not listed', () => {
   assert.deepEqual(laptop.get('Qwen/Qwen2.5-7B-Instruct').methods, ['lora', 'qlora'])
   assert.deepEqual(laptop.get('Qwen/Qwen2.5-0.5B-Instruct').methods, ['lora', 'qlora', 'full'])
   assert.deepEqual(hub(8e9).get('Qwen/Qwen2.5-7B-Instruct').methods, ['qlora'])
+})
+
+test('a method that failed with each model of the family is not listed, and parts are told by name', () => {
+  const row = joined([
+    ['small', { architecture: 'qwen2', lora: 'yes', full: 'It fails.', tools: 'yes (hermes)' }],
+    ['large', { architecture: 'qwen2', lora: 'No.', full: 'It fails too.', tools: 'yes (hermes)' }],
+  ])
+  assert.deepEqual(row, { lora: 'in part, not large: No.', full: 'It fails.', tools: 'yes (hermes)' })
+  const { methods, tested } = new Hub(tinyModelsDir(), () => free, {
+    memory_bytes: 1e12,
+    families: new Map([['qwen2', row]]),
+  }).get('Qwen/Qwen2.5-0.5B-Instruct')
+  assert.deepEqual([methods, tested], [['lora', 'qlora'], row])
 })
 
 test('a base’s card has the form that answers and its distance, unless the original is kept or has changed', () => {

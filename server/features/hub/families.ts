@@ -8,7 +8,7 @@ import { root } from '../../../lib/root.ts'
 export type Tried = Record<string, string>
 
 const Families = z.record(z.string(), z.record(z.string(), z.string()).and(z.object({ architecture: z.string() })))
-const otherParts = '_text'
+const ofText = '_text'
 
 /**
  * The rows of docs/reference/families.json by architecture, as transformers names it; none where the file is not there.
@@ -18,8 +18,8 @@ export function readFamilies(file = path.join(root, 'docs/reference/families.jso
   const rows = Map.groupBy(Object.entries(parse(file)), ([, { architecture }]) => architecture)
   const families = new Map([...rows].map(([architecture, each]) => [architecture, joined(each)]))
   for (const [architecture, row] of [...families]) {
-    const whole = architecture.endsWith(otherParts) ? architecture.slice(0, -otherParts.length) : architecture
-    for (const name of [whole, whole + otherParts]) if (!families.has(name)) families.set(name, row)
+    const whole = architecture.endsWith(ofText) ? architecture.slice(0, -ofText.length) : architecture
+    for (const name of [whole, whole + ofText]) if (!families.has(name)) families.set(name, row)
   }
   return families
 }
@@ -33,15 +33,24 @@ function parse(file: string): z.infer<typeof Families> {
   }
 }
 
-/** Families of one architecture as one row: what did not work with one of them is told with its name. */
-function joined(rows: readonly (readonly [string, Tried])[]): Tried {
+/** Families of one architecture as one row: what did not work with some of them is told with the name of one. */
+export function joined(rows: readonly (readonly [string, Tried])[]): Tried {
   const columns = [...new Set(rows.flatMap(([, row]) => Object.keys(row)))].filter((name) => name !== 'architecture')
   return Object.fromEntries(
     columns.map((column) => {
       const results = rows.flatMap(([name, row]) => (row[column] ? [{ name, result: row[column] }] : []))
-      const worst = results.find(({ result }) => !result.startsWith('yes')) ?? results[0]!
-      const isOfAll = results.every(({ result }) => result === worst.result)
-      return [column, isOfAll || worst.result.startsWith('yes') ? worst.result : `${worst.name}: ${worst.result}`]
+      const [first] = results as [(typeof results)[0]]
+      const failed = results.find(({ result }) => !works(result))
+      const isOfAll = failed === undefined || results.every(({ result }) => !works(result))
+      return [column, isOfAll ? first.result : `in part, not ${failed.name}: ${failed.result}`]
     }),
   )
+}
+
+const works = (result: string) => result.startsWith('yes')
+
+/** Whether something may be tried with a family: unless it failed with each model that it was tried with. */
+export const mayWork = (tried: Tried | undefined, what: string): boolean => {
+  const result = tried?.[what]
+  return result === undefined || works(result) || result.startsWith('in part')
 }

@@ -10,7 +10,7 @@ import type { Config } from '../../config.ts'
 import type { TrainingSetup } from '../../platform/setup/index.ts'
 import { shapesOf } from '../../platform/storage/safetensors.ts'
 import catalogue from './catalogue.json' with { type: 'json' }
-import { readFamilies } from './families.ts'
+import { mayWork, readFamilies } from './families.ts'
 import { type Machine, needsOf, type Shape, type Sized, shapeOf } from './memory.ts'
 import { methodsFor, projectorProblem, sightOf } from './methods.ts'
 import { type Candidate, machineResponse } from './recommend.ts'
@@ -403,6 +403,7 @@ export class Hub {
     const category = (entry?.category ?? categories[base!.kind]) as Model['category']
     const parameters = base?.parameters ?? entry!.parameters
     const family = this.familyOfModel(id, base)
+    const tested = family === undefined ? undefined : families.get(family)
     const trainable = category !== 'embedding' && (base?.untrainable ?? null) === null
     const sized = this.sizedOf(id, base)
     const billions = (count: number) => Number((count / 1e9).toPrecision(4))
@@ -427,7 +428,7 @@ export class Hub {
       license_url: entry?.license_url ?? null,
       gated: entry?.gated ?? false,
       huggingface_id: entry ? id : null,
-      methods: trainable ? methodsFor(parameters, memory_bytes) : [],
+      methods: trainable ? methodsFor(parameters, memory_bytes).filter((method) => mayWork(tested, method)) : [],
       merges_adapters: base?.merges_adapters ?? false,
       needs: needsOf({
         base: sized,
@@ -438,7 +439,7 @@ export class Hub {
         machine,
         free_disk_bytes,
       }),
-      tested: (family && families.get(family)) || null,
+      tested: tested ?? null,
       recommended: id === recommended,
       pricing: this.pricing(id),
       weights: {
