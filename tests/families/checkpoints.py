@@ -459,25 +459,26 @@ FAMILIES = {
     "mistral": Family("MistralForCausalLM", {}),
 }
 
-# Vocabulary and template of vocabularies.py; the default base's where there is none.
+# Vocabulary and template of vocabularies.py; the default base's where there is none, or where another family has its
+# vocabulary: large ones take most of the time.
 WORDS: dict[str, tuple[str | None, str | None]] = {
     "llama": ("llama-bpe", "meta-llama-Llama-3.2-3B-Instruct"),
     "qwen2_5": ("qwen2", "Qwen-Qwen2.5-7B-Instruct"),
     "qwen3": ("qwen2", "Qwen-Qwen3-0.6B"),
-    "qwen3_moe": ("qwen2", "Qwen3-Coder"),
-    "qwen3_next": ("qwen2", "Qwen-Qwen3-0.6B"),
+    "qwen3_moe": (None, "Qwen3-Coder"),
+    "qwen3_next": (None, "Qwen-Qwen3-0.6B"),
     "qwen3_5": ("qwen35", "Qwen3.5-4B"),
-    "qwen3_5_text": ("qwen35", "Qwen3.5-4B"),
-    "qwen3_5_moe": ("qwen35", "Qwen3.5-4B"),
-    "qwen3_vl": ("qwen2", "Qwen3.5-4B"),
-    "qwen3_vl_moe": ("qwen2", "Qwen3.5-4B"),
+    "qwen3_5_text": (None, "Qwen3.5-4B"),
+    "qwen3_5_moe": (None, "Qwen3.5-4B"),
+    "qwen3_vl": (None, "Qwen3.5-4B"),
+    "qwen3_vl_moe": (None, "Qwen3.5-4B"),
     "gemma3": ("llama-spm-bare", "google-gemma-2-2b-it"),
     "gemma3n": ("llama-spm-bare", "google-gemma-2-2b-it"),
     "gemma4_e2b": ("gemma-4", "google-gemma-4-31B-it"),
     "gemma4_moe": ("gemma-4", "google-gemma-4-31B-it"),
     "gemma4_31b": ("gemma-4", "google-gemma-4-31B-it"),
     "gpt_oss": (None, "openai-gpt-oss-120b"),
-    "llama4": ("llama-bpe", "meta-llama-Llama-3.3-70B-Instruct"),
+    "llama4": (None, "meta-llama-Llama-3.3-70B-Instruct"),
     "muse_glimmer": (None, "muse-glimmer"),
     "ministral3": (None, "mistralai-Ministral-3-14B-Reasoning-2512"),
     "mistral3": (None, "mistralai-Ministral-3-14B-Reasoning-2512"),

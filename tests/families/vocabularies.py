@@ -35,6 +35,8 @@ NUMBERS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
 NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6
 SPACE = "▁"
+# Embeddings have a multiple of these rows.
+ROWS = 64
 BARE = "-bare"
 
 
@@ -53,6 +55,10 @@ def write(folder: Path, vocabulary: str | None, template: str | None, extra: tup
         tokenizer, config, size = _read(vocabulary, folder)
     present = {token["content"] for token in tokenizer["added_tokens"]} | set(tokenizer["model"]["vocab"])
     missing = sorted({*SPECIAL.findall(text or ""), *extra} - present)
+    if tokenizer["model"]["byte_fallback"] and not (folder / "tokenizer.model").exists():
+        # The converter writes the pieces alone, and needs as many as the embeddings have rows.
+        missing += [f"<unused_{number}>" for number in range(-(size + len(missing)) % ROWS)]
+        tokenizer["model"]["vocab"] |= {token: size + number for number, token in enumerate(missing)}
     for number, token in enumerate(missing):
         tokenizer["added_tokens"].append(_added(size + number, token, True))
     if (folder / "tokenizer.model").exists():
@@ -66,6 +72,9 @@ def write(folder: Path, vocabulary: str | None, template: str | None, extra: tup
     config |= {"tokenizer_class": "TokenizersBackend", "model_max_length": 2048}
     if end := _end_of_turn(text, specials, config):
         config["eos_token"] = config["pad_token"] = end
+    if "<|turn>" in specials:
+        # Its converter knows control tokens by this alone.
+        config["extra_special_tokens"] = [token["content"] for token in tokenizer["added_tokens"] if token["special"]]
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False))
     (folder / "tokenizer_config.json").write_text(json.dumps(config, ensure_ascii=False))
 
@@ -74,7 +83,7 @@ def size_of(folder: Path) -> int:
     """How many rows the embeddings of a written folder need."""
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     ids = [*tokenizer["model"]["vocab"].values(), *(token["id"] for token in tokenizer["added_tokens"])]
-    return -(-(max(ids) + 1) // 64) * 64
+    return -(-(max(ids) + 1) // ROWS) * ROWS
 
 
 def end_token(folder: Path) -> int:
@@ -128,9 +137,10 @@ def _read(vocabulary: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]
     config = {
         f"{name}_token": tokens[read[f"{name}_token_id"]] for name in ("bos", "eos") if f"{name}_token_id" in read
     }
-    if family == "llama":
+    if family != "gpt2":
         kept = [number for number, token in enumerate(tokens) if number < PIECES or len(token) == 1]
         tokens, kinds, scores = ([each[number] for number in kept] for each in (tokens, kinds, read["scores"]))
+    if family == "llama":
         config |= {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
         _write_pieces(folder, tokens, kinds, scores, bare)
         merges = _merges_of(tokens, kinds, scores)
