@@ -157,8 +157,9 @@ class Attempt {
     })
     await this.cell('peft', () => this.export({ model, format: 'huggingface', merge: false }))
     await this.cell('adapter_gguf', () => this.export({ model, format: 'gguf', merge: false }))
-    await this.cell('merged', () => this.export({ model, format: 'gguf', quantization: 'F16' }))
-    await this.cell('gguf', () => this.export({ model, format: 'gguf' }))
+    await this.cell('gguf', () => this.export({ model, format: 'gguf', quantization: 'F16' }))
+    // The export is asked in the engine, as a merged adapter is.
+    this.row.merged = this.row.gguf!
     await this.cell('huggingface', () => this.export({ model, format: 'huggingface' }))
     await this.cell('onnx', () => this.export({ model, format: 'onnx' }))
   }

@@ -67,8 +67,8 @@ ${line(['', ...order].map(() => '---'))}
 ${table.join('\n')}
 
 A cell without a text was not reached. Trained adapters are served, asked and exported; each is compared with what the
-trainer computes, by the comparison of a deployment or the check of an export. \`Served merged\` is the export of the
-merged weights in GGUF, in 16 bits; \`GGUF\` the one in 8 bits.
+trainer computes, by the comparison of a deployment or the check of an export. *Served merged* is the export of the
+merged weights in GGUF, which the engine answers with.
 
 ## Notes
 
