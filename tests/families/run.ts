@@ -1,7 +1,7 @@
 // `npm run test:families [-- NAME…]`: takes a tiny checkpoint of each family of models the whole way through a real
 // service, and writes what came of it into docs/reference/families.json and families.md (table.ts).
 import { execFile, spawn } from 'node:child_process'
-import { existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { createInterface } from 'node:readline'
@@ -167,7 +167,9 @@ class Attempt {
   /** Whether the engine answers as the trainer does, by the comparison that ended the job. */
   private async served(model: string): Promise<string> {
     const { comparison }: TunedModel = (await api('GET', `/fine-tuning/models/${model}`)).body
-    return comparison?.agrees ? 'yes' : sentence(comparison?.problem ?? 'It could not be compared.')
+    if (!comparison?.agrees) return sentence(comparison?.problem ?? 'It could not be compared.')
+    const described = JSON.parse(readFileSync(path.join(this.base, 'model.json'), 'utf8'))
+    return described.merges_adapters ? 'merged only' : 'yes'
   }
 
   /** A job that has ended, or why there is none. */

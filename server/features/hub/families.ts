@@ -47,7 +47,7 @@ export function joined(rows: readonly (readonly [string, Tried])[]): Tried {
   )
 }
 
-const works = (result: string) => result.startsWith('yes')
+const works = (result: string) => /^(yes|merged only)\b/.test(result)
 
 /** Whether something may be tried with a family: unless it failed with each model that it was tried with. */
 export const mayWork = (tried: Tried | undefined, what: string): boolean => {
