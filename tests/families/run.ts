@@ -62,6 +62,7 @@ const data = dataFolder('families', {
   TUNERY_TRAINING_PRIORITY: 'normal',
   TUNERY_KEEP_ORIGINAL_WEIGHTS: 'true',
   TUNERY_MERGED_MEMORY_MB: '0',
+  TUNERY_LOG_LEVEL: 'warn',
 })
 process.on('exit', () => {
   data.remove()
