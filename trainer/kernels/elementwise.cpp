@@ -3,6 +3,7 @@
 // thread in one order, so results do not depend on the number of threads.
 #include "lanes.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace {
@@ -166,19 +167,34 @@ void tunery_round(const float * from, bf16 * to, int64_t to_stride, int64_t rows
 }
 
 /**
- * Rotary embeddings in place: x [rows, heads, 2 * half] bfloat16 of rows with a stride, cos and sin [rows, half]
- * float32 of rows with another. `sign` -1 rotates back.
+ * Rotary embeddings in place, of the first 2 * half numbers of each head: x [rows, heads, size] bfloat16 of rows with a
+ * stride, cos and sin [rows, half] float32 of rows with another. `sign` -1 rotates back. Numbers of two halves are
+ * turned together, or `neighbours`.
  */
 void tunery_rotate(bf16 * x, int64_t stride, const float * cos, const float * sin, int64_t angle_stride, float sign,
-                   int64_t rows, int64_t heads, int64_t half) {
+                   int64_t rows, int64_t heads, int64_t size, int64_t half, int32_t neighbours) {
+    const int64_t step = neighbours ? 8 : 16;
 #pragma omp parallel for if (rows * heads * half > numbers_for_threads)
     for (int64_t row = 0; row < rows; ++row)
-        for (int64_t i = 0; i < half; i += 16) {
-            const __mmask16 lanes = first(half - i);
-            const __m512 along = load(cos + row * angle_stride + i, lanes);
-            const __m512 across = _mm512_mul_ps(load(sin + row * angle_stride + i, lanes), _mm512_set1_ps(sign));
+        for (int64_t i = 0; i < half; i += step) {
+            const __mmask16 lanes = first(std::min(half - i, step));
+            __m512 along = load(cos + row * angle_stride + i, lanes);
+            __m512 across = _mm512_mul_ps(load(sin + row * angle_stride + i, lanes), _mm512_set1_ps(sign));
+            if (neighbours) {
+                const __m512i twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
+                along = _mm512_permutexvar_ps(twice, along);
+                across = _mm512_permutexvar_ps(twice, across);
+                const __mmask16 both = first(2 * std::min(half - i, step));
+                for (int64_t head = 0; head < heads; ++head) {
+                    bf16 * pairs = x + row * stride + head * size + 2 * i;
+                    const __m512 a = load(pairs, both), b = _mm512_permute_ps(a, 0xB1);
+                    // The first of a pair loses what the second gains.
+                    store(pairs, _mm512_fmaddsub_ps(a, along, _mm512_mul_ps(b, across)), both);
+                }
+                continue;
+            }
             for (int64_t head = 0; head < heads; ++head) {
-                bf16 * one = x + row * stride + head * 2 * half + i;
+                bf16 * one = x + row * stride + head * size + i;
                 const __m512 a = load(one, lanes), b = load(one + half, lanes);
                 store(one, _mm512_fnmadd_ps(b, across, _mm512_mul_ps(a, along)), lanes);
                 store(one + half, _mm512_fmadd_ps(a, across, _mm512_mul_ps(b, along)), lanes);

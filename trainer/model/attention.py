@@ -3,6 +3,8 @@ only for windows on the CPU, for chunks, and for pictures whose vectors attend t
 """
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -37,6 +39,21 @@ class Rule:
     def is_plain(self) -> bool:
         """Whether it is a softmax of scaled products, over a window or everything before."""
         return not self.chunk and not self.dropout and self.softcap is None and self.sinks is None
+
+
+# Where `recorded_rules` collects them.
+_recorded: list[Rule] | None = None
+
+
+@contextmanager
+def recorded_rules() -> Iterator[list[Rule]]:
+    """The rule of each attention that `packed_attention` computes meanwhile."""
+    global _recorded
+    _recorded = []
+    try:
+        yield _recorded
+    finally:
+        _recorded = None
 
 
 def attend(rows: torch.Tensor, heads: int, key_heads: int, layout: Layout, rule: Rule) -> torch.Tensor:
@@ -208,6 +225,8 @@ def packed_attention(
     layout, heads, key_heads = kwargs["layout"], query.shape[1], key.shape[1]
     window, chunk = _reach(module, kwargs.get("sliding_window"))
     rule = Rule(scaling, window, chunk, dropout, kwargs.get("softcap"), kwargs.get("s_aux"))
+    if _recorded is not None:
+        _recorded.append(rule)
     parts = [part[0].transpose(0, 1) for part in (query, key, value)]
     if torch.is_autocast_enabled(query.device.type):
         parts = [part.to(torch.get_autocast_dtype(query.device.type)) for part in parts]

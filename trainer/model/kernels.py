@@ -20,7 +20,7 @@ _ARGUMENTS = {
     "add_norm": [_pointer, _pointer, _int, _pointer, _float, _pointer, _pointer, _pointer, _int, _int],
     "add_norm_backward": [*[_pointer] * 7, _int, _int, _int],
     "round": [_pointer, _pointer, _int, _int, _int],
-    "rotate": [_pointer, _int, _pointer, _pointer, _int, _float, _int, _int, _int],
+    "rotate": [_pointer, _int, _pointer, _pointer, _int, _float, _int, _int, _int, _int, ctypes.c_int32],
     "norm": [_pointer, _int, _pointer, _float, _pointer, _int, _pointer, _int, _int, _int],
     "norm_backward": [_pointer, _int, _pointer, _int, _pointer, _pointer, _int, _int, _int],
     "gated": [_pointer, _int, _pointer, _int, _int, ctypes.c_int32],
@@ -128,13 +128,22 @@ def round_into(values: torch.Tensor, out: torch.Tensor) -> None:
     _library().tunery_round(_at(values), _at(out), out.stride(0), *values.shape)
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, heads: int, undo: bool = False) -> None:
+def rotate(
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    heads: int,
+    undo: bool = False,
+    size: int | None = None,
+    neighbours: bool = False,
+) -> None:
     """Rotary embeddings of the first `heads` heads of x [tokens, ...], in place. cos and sin: float32 rows [tokens,
-    size / 2].
+    rotated size / 2]; the heads' `size` is that of what is rotated unless it is given. Numbers of two halves are turned
+    together, or `neighbours`.
     """
     tokens, half = cos.shape
-    sign = -1.0 if undo else 1.0
-    _library().tunery_rotate(_at(x), x.stride(0), _at(cos), _at(sin), cos.stride(0), sign, tokens, heads, half)
+    angles = _at(cos), _at(sin), cos.stride(0), -1.0 if undo else 1.0
+    _library().tunery_rotate(_at(x), x.stride(0), *angles, tokens, heads, size or 2 * half, half, neighbours)
 
 
 def norm(

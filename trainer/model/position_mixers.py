@@ -297,11 +297,18 @@ def _layers_of(decoder: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 def structure_of(layer: torch.nn.Module) -> str:
-    """What two layers that compute alike have in common: their parts, sizes and switches, but not their number."""
+    """What two layers that compute alike have in common: their parts, sizes, switches and types, but no number."""
     switches: Iterable[Any] = (
         (name, key, value)
         for name, module in layer.named_modules()
         for key, value in vars(module).items()
         if isinstance(value, bool | int | float | str) and key != "layer_idx" and not key.startswith("_")
     )
-    return f"{layer!r} {list(switches)}"
+    types = {kind for module in layer.modules() if (kind := _type_of(module)) is not None}
+    return f"{layer!r} {list(switches)} {sorted(types)}"
+
+
+def _type_of(module: torch.nn.Module) -> str | None:
+    """The type of the layer that a module says it is of."""
+    kinds, index = getattr(getattr(module, "config", None), "layer_types", None), getattr(module, "layer_idx", None)
+    return kinds[index] if kinds and isinstance(index, int) and index < len(kinds) else None

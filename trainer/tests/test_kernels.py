@@ -161,6 +161,29 @@ def test_rotation_and_back():
     assert_near(x, before.float(), 0.01)
 
 
+@pytest.mark.parametrize("half", [6, 12])
+def test_rotation_of_neighbours_in_a_part_of_each_head(half):
+    x, size = numbers(40, 2 * 32 + 5), 32
+    angles, before = torch.rand(40, half) * 6, x.clone()
+    kernels.rotate(x, angles.cos(), angles.sin(), 2, size=size, neighbours=True)
+    for head in (0, size):
+        one, two = (before[:, head + start : head + 2 * half : 2].float() for start in (0, 1))
+        assert_near(x[:, head : head + 2 * half : 2], one * angles.cos() - two * angles.sin())
+        assert_near(x[:, head + 1 : head + 2 * half : 2], two * angles.cos() + one * angles.sin())
+        assert torch.equal(x[:, head + 2 * half : head + size], before[:, head + 2 * half : head + size])
+    kernels.rotate(x, angles.cos(), angles.sin(), 2, undo=True, size=size, neighbours=True)
+    assert_near(x, before.float(), 0.01)
+
+
+def test_rotation_of_halves_of_a_part_of_each_head():
+    x, angles = numbers(40, 2 * 32), torch.rand(40, 6) * 6
+    before, one, two = x.clone(), x[:, 32:38].float(), x[:, 38:44].float()
+    kernels.rotate(x, angles.cos(), angles.sin(), 2, size=32)
+    assert_near(x[:, 32:38], one * angles.cos() - two * angles.sin())
+    assert_near(x[:, 38:44], two * angles.cos() + one * angles.sin())
+    assert torch.equal(x[:, 44:], before[:, 44:])
+
+
 def test_cross_entropy_and_its_gradient():
     logits, targets = numbers(9, 1003) * 5, torch.randint(0, 1003, (9,))
     # A token that is nearly certain: its gradient is much smaller than 1 and is not rounded beside it.
@@ -198,6 +221,11 @@ def test_what_is_not_a_number_stays_none():
         ("Qwen3", {"head_dim": 24}, True),
         ("Gemma3", {"head_dim": 16}, True),
         ("SmolLM3", {"no_rope_layers": [1, 0]}, True),
+        ("Phi3", {"head_dim": 16, "partial_rotary_factor": 0.75}, True),
+        ("Ministral3", {"max_position_embeddings": 65536}, True),
+        ("Olmo3", {}, True),
+        ("Granite", {"residual_multiplier": 0.5, "attention_multiplier": 0.2}, True),
+        ("Glm4", {"head_dim": 16, "partial_rotary_factor": 0.5}, True),
         ("Mistral", {"sliding_window": 24}, False),
     ],
 )
@@ -216,9 +244,7 @@ def test_layers_in_bf16_have_the_gradients_of_float32(
         assert torch.cosine_similarity(gradient.flatten(), expected[name].flatten(), dim=0) > 0.999, name
 
 
-@pytest.mark.parametrize(
-    ("family", "method"), [("Granite", {}), ("Llama", {"method": "full", "lora": None})], ids=["Granite", "full"]
-)
+@pytest.mark.parametrize(("family", "method"), [("HunYuanDenseV1", {}), ("Llama", {"method": "full", "lora": None})])
 def test_models_with_layers_of_transformers_use_the_kernels_for_attention(
     job, loop_of, tmp_path, monkeypatch, family, method
 ):

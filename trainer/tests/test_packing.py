@@ -92,8 +92,14 @@ def test_packed_gradients_equal_those_of_separate_documents(job, loop_of, limits
         ("Qwen3", True, {"head_dim": 24}),
         ("Gemma3", True, {"head_dim": 16, "sliding_window": 24}),
         ("SmolLM3", True, {"no_rope_layers": [1, 0]}),
-        ("Ministral3", False, {"max_position_embeddings": 65536}),
-        ("Phi3", False, {}),
+        ("Ministral3", True, {"max_position_embeddings": 65536}),
+        ("Phi3", True, {"head_dim": 16, "partial_rotary_factor": 0.75}),
+        ("Olmo3", True, {"sliding_window": 24}),
+        ("Exaone4", True, {"sliding_window": 24, "layer_types": ["sliding_attention", "full_attention"]}),
+        ("Granite", True, {"residual_multiplier": 0.5, "attention_multiplier": 0.2, "logits_scaling": 4.0}),
+        ("Glm4", True, {"head_dim": 16, "partial_rotary_factor": 0.5}),
+        ("Ernie4_5", True, {"head_dim": 16}),
+        ("HunYuanDenseV1", False, {"head_dim": 16}),
     ],
 )
 def test_other_families_have_the_same_gradients_on_every_path(
