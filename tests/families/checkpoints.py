@@ -10,7 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.families import vocabularies
+from tests.families import quantized, vocabularies
 
 Tensors = dict[str, torch.Tensor]
 
@@ -98,7 +98,7 @@ class Family:
     """A checkpoint's class of transformers and its configuration's fields. `text`: those of the language model below a
     model that reads pictures. `added`: tensors of the real files that transformers does not load. `raw`: fields of the
     real files that transformers does not write. `served`: sizes that the engine's library has for all sizes of the
-    family.
+    family. `quantized`: brings the weights into the form of the real files.
     """
 
     model: str
@@ -107,6 +107,7 @@ class Family:
     added: Callable[[Tensors], Tensors] | None = None
     raw: dict[str, Any] = field(default_factory=dict)
     served: dict[str, Any] = field(default_factory=dict)
+    quantized: Callable[[Path], None] | None = None
 
 
 def with_prediction_layer(prefix: str) -> Callable[[Tensors], Tensors]:
@@ -458,6 +459,13 @@ FAMILIES = {
     "laguna": Family("LagunaForCausalLM", {**EXPERTS, **windows(*"FS"), "shared_expert_intermediate_size": 64}),
     "mistral": Family("MistralForCausalLM", {}),
 }
+# Families whose real files have quantized weights: transformers reads them after the service has added them.
+QUANTIZED = {
+    "qwen3_fp8": replace(FAMILIES["qwen3"], quantized=quantized.fp8_of_blocks),
+    "llama_fp8": replace(FAMILIES["llama"], quantized=quantized.fp8_of_rows),
+    "ministral3_fp8": replace(FAMILIES["ministral3"], quantized=quantized.fp8_of_tensors),
+    "gpt_oss_mxfp4": replace(FAMILIES["gpt_oss"], quantized=quantized.mxfp4_experts),
+}
 
 # Vocabulary and template of vocabularies.py; the default base's where there is none, or where another family has its
 # vocabulary: large ones take most of the time.
@@ -512,9 +520,11 @@ def write(name: str, folder: Path, seed: int = 0, as_served: bool = False) -> No
     """Writes the checkpoint of a family. The same seed gives the same weights. `as_served`: as the engine's library
     wants it, with the real vocabulary and template where there are any; without, it is made in a second.
     """
-    family = FAMILIES[name]
+    family = (FAMILIES | QUANTIZED)[name]
     folder.mkdir(parents=True, exist_ok=True)
-    words, tokens = (WORDS.get(name, (None, None)), TOKENS.get(name, ())) if as_served else ((None, None), ())
+    # A quantized form has the vocabulary of its family.
+    named = name.removesuffix("_fp8").removesuffix("_mxfp4")
+    words, tokens = (WORDS.get(named, (None, None)), TOKENS.get(named, ())) if as_served else ((None, None), ())
     vocabularies.write(folder, *words, tokens)
     size = vocabularies.size_of(folder)
     ids = dict.fromkeys(("eos_token_id", "pad_token_id"), vocabularies.end_token(folder))
@@ -544,15 +554,17 @@ def write(name: str, folder: Path, seed: int = 0, as_served: bool = False) -> No
         file = folder / "model.safetensors"
         tensors = load_file(file)
         save_file(tensors | family.added(tensors), file, {"format": "pt"})
+    if family.quantized:
+        family.quantized(folder)
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--list"]:
-        print(json.dumps(list(FAMILIES)))
+        print(json.dumps([*FAMILIES, *QUANTIZED]))
         sys.exit()
     out, *names = sys.argv[1:]
     failed = {}
-    for chosen in names or FAMILIES:
+    for chosen in names or FAMILIES | QUANTIZED:
         try:
             write(chosen, Path(out) / chosen, as_served=True)
         except Exception as problem:

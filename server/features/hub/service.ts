@@ -157,6 +157,16 @@ interface Entry {
 const entries: readonly Entry[] = catalogue.models
 const sizeOf = ({ size_mb, parameters }: Entry) => size_mb ?? Math.round((2 * parameters) / 1e6)
 
+/**
+ * Disk of a download: the weights, as much again for the GGUF file, and, where it has fewer than two bytes a weight,
+ * the whole weights that are written of its quantized ones.
+ */
+function downloadBytes(entry: Entry): number {
+  const bytes = sizeOf(entry) * 1e6
+  const whole_bytes = 2 * entry.parameters
+  return 2 * bytes + (bytes < 0.9 * whole_bytes ? whole_bytes : 0)
+}
+
 /** The largest count of weights of each class of sizes, in billions. */
 const sizes = { '1b': 1, '4b': 5, '9b': 10, '30b': 40, larger: Number.POSITIVE_INFINITY } as const
 const sizeClass = (parameters: number) =>
@@ -434,8 +444,7 @@ export class Hub {
         base: sized,
         trainable,
         weights_bytes,
-        // The weights, and as much again for the GGUF file.
-        download_bytes: base || !entry ? null : 2 * sizeOf(entry) * 1e6,
+        download_bytes: base || !entry ? null : downloadBytes(entry),
         machine,
         free_disk_bytes,
       }),
