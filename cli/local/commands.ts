@@ -25,7 +25,7 @@ type LocalCommand =
   | 'config'
 
 /** Lets a command run what `local` has for it. Without a checkout it says that it needs one. */
-export function runsLocally(command: Program, local: LocalCommands | undefined, name: LocalCommand): void {
+function runsLocally(command: Program, local: LocalCommands | undefined, name: LocalCommand): void {
   runs(
     command,
     local

@@ -96,7 +96,7 @@ const plainTurns = [
 ]
 
 /** Renders what the learners put into a template. */
-export function probeOf(
+function probeOf(
   template: Pick<Template, 'render'>,
   parts_only: boolean,
   tokens: { bos_token: string; eos_token: string },

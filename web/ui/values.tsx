@@ -4,7 +4,6 @@ import {
   formatBytes,
   formatCompact,
   formatCount,
-  formatDuration,
   formatMoney,
   formatRelative,
   formatTime,
@@ -54,10 +53,6 @@ export const Count = ({ value, compact }: { value: number | null | undefined; co
 )
 export const Money = ({ value, currency }: { value: number | null | undefined; currency: string }) => (
   <span className="whitespace-nowrap">{formatMoney(value, currency)}</span>
-)
-/** Seconds. */
-export const Duration = ({ seconds }: { seconds: number | null | undefined }) => (
-  <span className="whitespace-nowrap">{formatDuration(seconds)}</span>
 )
 /** An id or another word of a machine: short to read, whole to copy. */
 export const Code = ({ children }: { children: string }) => (

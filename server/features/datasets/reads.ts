@@ -20,7 +20,7 @@ export interface PageOfRows {
 }
 
 /** How long a request that needs the rows waits for them. */
-export const rowsWait_ms = 60_000
+const rowsWait_ms = 60_000
 
 interface Options {
   db: Db

@@ -36,7 +36,6 @@ export interface Machine {
 
 /** The run that the figures are of: its rank, and tokens and learned tokens of its largest pass. */
 const run = { rank: 16, tokens: 2048, learned: 512 }
-export const runText = 'rank 16, batches of 4 rows of 512 tokens, of which a quarter are learned'
 
 // The same figures as in trainer/run/memory.py and trainer/model/fast_head.py; a test compares the results.
 const program_bytes = { cpu: 780e6, gpu: 600e6 }
@@ -81,10 +80,9 @@ export function trainingBytes(base: Sized, method: Method, { device, bf16 }: Pic
 /** Slots of a base's first context and its compute buffers: engine/batching/slot-sizes.ts and runner-pool.ts. */
 const conversations = { count: 4, tokens: 2048 }
 const context_bytes = 48 * 1024 * 1024
-export const servingText = 'its weights as they are, and four conversations of 2,048 tokens'
 
 /** Bytes to answer from weights of `weights_bytes` to the first four conversations. */
-export function servingBytes({ layers, kv_heads, head_size }: Shape, weights_bytes: number): number {
+function servingBytes({ layers, kv_heads, head_size }: Shape, weights_bytes: number): number {
   const token_bytes = layers * kv_heads * 2 * head_size * 2
   return weights_bytes + context_bytes + conversations.count * conversations.tokens * token_bytes
 }

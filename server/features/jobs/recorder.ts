@@ -91,7 +91,7 @@ export const createRecorders =
  * Appends a trainer event to the job's events, unless it is `silent`, and updates the job's columns from it. `attempt`
  * has written its files.
  */
-export async function recordTrainerEvent(
+async function recordTrainerEvent(
   trx: Trx,
   job_id: string,
   attempt: number,

@@ -12,7 +12,7 @@ export {
 } from './artifacts.ts'
 export { type ExportSource, importanceMatrixFile, referenceAnswersFile } from './export-source.ts'
 export { ftName } from './ft-name.ts'
-export { type ChangeLabels, labelColumns, labelsOf } from './labels.ts'
+export { labelColumns, labelsOf } from './labels.ts'
 export { sourceColumns } from './lineage.ts'
 export { type MadeModel, type ServableModel, type ServedBase, servedBaseOf, type TunedModels } from './registry.ts'
 export { adapterSpec, type StartingModel } from './starting-model.ts'

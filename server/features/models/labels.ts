@@ -2,7 +2,6 @@
 
 import type { Labels } from '../../../contract/common.ts'
 import { fromJson } from '../../platform/db/json.ts'
-import type { AccountActor } from '../../platform/events/audit.ts'
 import type { ModelRow } from './store.ts'
 
 /** The columns that a PATCH sets. */
@@ -21,5 +20,3 @@ export const labelsOf = ({
   description,
   metadata: fromJson(metadata_json),
 })
-
-export type ChangeLabels<T> = (by: AccountActor, id: string, labels: Labels) => Promise<T>

@@ -7,6 +7,7 @@ import { useState } from 'react'
 import { createRoot } from 'react-dom/client'
 import { TuneryError } from '../../../sdk/index.ts'
 import '../../../web/styles.css'
+import { formatDuration } from '../../../web/lib/format.ts'
 import { Bars, Histogram, Sparkline } from '../../../web/ui/bars.tsx'
 import { Button, CopyButton, IconButton, LinkButton, TextLink } from '../../../web/ui/button.tsx'
 import { Chart } from '../../../web/ui/chart.tsx'
@@ -20,7 +21,7 @@ import { ConfirmDialog, Dialog, Menu } from '../../../web/ui/popups.tsx'
 import { Table } from '../../../web/ui/table.tsx'
 import { Toasts, toast } from '../../../web/ui/toast.tsx'
 import { Checkbox, Segments, Switch } from '../../../web/ui/toggles.tsx'
-import { Code, Duration, Money, RelativeTime } from '../../../web/ui/values.tsx'
+import { Code, Money, RelativeTime } from '../../../web/ui/values.tsx'
 
 const steps = Array.from({ length: 400 }, (_, index) => index + 1)
 const raw = steps.map((step) => 2.4 * Math.exp(-step / 90) + 0.35 + 0.18 * Math.sin(step * 1.7) * Math.exp(-step / 200))
@@ -209,7 +210,7 @@ function Gallery() {
                 <SkeletonLines lines={3} />
                 <dl className="grid grid-cols-3 gap-4">
                   <Stat label="Cost" value={<Money value={0.00423} currency="USD" />} note="today" />
-                  <Stat label="Time" value={<Duration seconds={3725} />} />
+                  <Stat label="Time" value={formatDuration(3725)} />
                   <Stat label="Loss" value={<Sparkline values={smooth} label="Loss" />} />
                 </dl>
                 <Facts

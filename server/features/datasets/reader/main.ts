@@ -24,7 +24,7 @@ export interface TablePart {
 }
 
 /** Most pictures at addresses of one file. */
-export const addressesMax = 10_000
+const addressesMax = 10_000
 
 /**
  * `canonical` is the path to write the valid rows to. `pictures`, where those at addresses are fetched: the path to

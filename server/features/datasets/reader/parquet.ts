@@ -140,7 +140,7 @@ function requireWithinLimits(
 }
 
 /** hyparquet's AsyncBuffer over a file. A slice outside the file throws, instead of allocating a huge buffer. */
-export async function openAsBuffer(path: string) {
+async function openAsBuffer(path: string) {
   const handle = await open(path, 'r')
   const { size } = await handle.stat()
   return {
