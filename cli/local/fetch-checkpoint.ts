@@ -8,24 +8,23 @@ import {
   type CheckpointFile,
   DownloadFailed,
   fetchFile,
+  HashMismatch,
   listCheckpoint,
   type Source,
 } from '../../server/features/hub/index.ts'
 import { requireFreeDisk } from '../../server/platform/storage/free-disk.ts'
-import { UsageError } from '../support/errors.ts'
+import { Interrupted, UsageError } from '../support/errors.ts'
 import { createBar } from '../support/output.ts'
 import { bar, bytes as bytesText } from '../support/text.ts'
 
 /** Connections in a row that end without a new byte. */
 const triesMax = 5
-/** A program of the command line ends by a signal, with the process. */
-const { signal } = new AbortController()
 
 /**
  * Downloads the checkpoint `id` into `folder/hf`. What has come stays there, for the next try. Throws a UsageError that
- * says what to do.
+ * says what to do, or Interrupted when `signal` aborts.
  */
-export async function fetchCheckpoint(id: string, folder: string): Promise<void> {
+export async function fetchCheckpoint(id: string, folder: string, signal: AbortSignal): Promise<void> {
   const source = hubOf(id)
   const hf = path.join(folder, 'hf')
   const pinned = path.join(folder, 'revision')
@@ -35,10 +34,11 @@ export async function fetchCheckpoint(id: string, folder: string): Promise<void>
     if (existsSync(pinned) && readFileSync(pinned, 'utf8') !== revision) rmSync(hf, { recursive: true, force: true })
     mkdirSync(hf, { recursive: true })
     writeFileSync(pinned, revision)
-    await fetchFiles(source, revision, files, hf)
+    await fetchFiles(source, revision, files, hf, signal)
   } catch (error) {
     const parts = existsSync(hf) ? readdirSync(hf).length : 0
-    if (error instanceof DownloadFailed || parts === 0) rmSync(folder, { recursive: true, force: true })
+    if (isFinal(error) || parts === 0) rmSync(folder, { recursive: true, force: true })
+    if (signal.aborted) throw new Interrupted(parts > 0 ? 'What has come is kept: the same command continues.' : '')
     throw new UsageError(`${id} could not be added: ${problemOf(error as Error, source, parts > 0)}`)
   }
 }
@@ -51,42 +51,51 @@ function hubOf(model_id: string): Source {
   return { url, token: huggingface_token ?? HF_TOKEN, model_id }
 }
 
-async function fetchFiles(source: Source, revision: string, files: CheckpointFile[], hf: string): Promise<void> {
+async function fetchFiles(
+  source: Source,
+  revision: string,
+  files: CheckpointFile[],
+  hf: string,
+  signal: AbortSignal,
+): Promise<void> {
   const total = files.reduce((sum, { size }) => sum + size, 0)
   let bytes = await bytesIn(hf, files)
+  let received = 0
   // The rest, and about the whole size again for the engine's file.
   await requireFreeDisk(hf, Math.ceil((2 * total - bytes) / 1e6))
   const progress = createBar(process.stderr, (share) => bar(share, 24, process.stderr))
   const add = (count: number) => {
     bytes += count
+    received += Math.max(0, count)
     progress.show(bytes / total, `${bytesText(bytes)} of ${bytesText(total)}`)
   }
   try {
     for (const file of files)
-      await withRetries(
-        () => fetchFile(source, revision, file, hf, signal, add),
-        () => bytes,
-      )
+      for (let tries = 1, damaged = 0; ; tries++) {
+        const before = received
+        try {
+          await fetchFile(source, revision, file, hf, signal, add)
+          break
+        } catch (error) {
+          if (error instanceof HashMismatch && damaged++ === 0) {
+            // Its file is gone: once more from its beginning.
+            bytes = await bytesIn(hf, files)
+            continue
+          }
+          if (received > before) tries = 0
+          if (signal.aborted || isFinal(error) || tries >= triesMax) throw error
+        }
+      }
   } finally {
     progress.end()
   }
 }
 
-/** Repeats what the connection ends, as long as `bytes` grow. */
-async function withRetries(fetchOnce: () => Promise<void>, bytes: () => number): Promise<void> {
-  for (let tries = 1; ; tries++) {
-    const before = bytes()
-    try {
-      return await fetchOnce()
-    } catch (error) {
-      if (bytes() > before) tries = 0
-      if (error instanceof DownloadFailed || tries >= triesMax) throw error
-    }
-  }
-}
+const isFinal = (error: unknown) => error instanceof DownloadFailed || error instanceof HashMismatch
 
 function problemOf(error: Error, { url }: Source, hasBegun: boolean): string {
   if (error instanceof DownloadFailed) return error.message
+  if (error instanceof HashMismatch) return `${url} sent a damaged file twice: ${error.message}. Try again later.`
   const advice = hasBegun
     ? 'what has come is kept: the same command continues'
     : 'try again later, or bring its checkpoint folder here another way, and name it with --from FOLDER'

@@ -1,10 +1,10 @@
-import { spawn } from 'node:child_process'
 import { existsSync, mkdirSync, readFileSync, renameSync, rmdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
+import { spawnChild } from '../../lib/child-process.ts'
 import { eightBitsFile, eightBitsRecord } from '../../lib/eight-bits.ts'
 import { root } from '../../lib/root.ts'
 import { readConfig } from '../../server/config.ts'
-import { UsageError } from '../support/errors.ts'
+import { Interrupted, UsageError } from '../support/errors.ts'
 import type { GlobalOptions } from '../support/options.ts'
 import { show } from '../support/output.ts'
 import { fetchCheckpoint } from './fetch-checkpoint.ts'
@@ -41,17 +41,22 @@ export async function addModel(
   mkdirSync(path.dirname(folder), { recursive: true })
   mkdirSync(path.dirname(temporary), { recursive: true })
   const unlock = lockAdding(id, temporary)
+  const interrupted = new AbortController()
+  const interrupt = () => interrupted.abort()
+  for (const signal of endSignals) process.once(signal, interrupt)
   try {
-    if (!from) await fetchCheckpoint(id, temporary)
+    if (!from) await fetchCheckpoint(id, temporary, interrupted.signal)
     const described = from?.startsWith(ollama) ? from : 'a GGUF file'
     const converters = path.join(root, '.local/llama/source')
     const source = from ? ['folder', '--source', path.resolve(from)] : ['hub', '--repo', id]
     const program = gguf
       ? ['trainer.cli.add_gguf', '--source', gguf, '--from', described]
       : ['trainer.cli.prepare_base', ...source, '--converters', converters, '--node', process.execPath]
-    const status = await runPython(['-m', ...program, '--id', id, '--out', temporary], json)
+    const args = ['-m', ...program, '--id', id, '--out', temporary]
+    const status = await runPython(args, json ? process.stderr : process.stdout, interrupted.signal)
     if (status !== 0) {
       rmSync(temporary, { recursive: true, force: true })
+      if (interrupted.signal.aborted) throw new Interrupted()
       if (status !== explainedStatus) throw new UsageError(`${id} could not be added; see above.`)
       process.exitCode = 2
       return
@@ -61,19 +66,24 @@ export async function addModel(
     rmSync(path.join(temporary, 'revision'), { force: true })
     renameSync(temporary, folder)
   } finally {
+    for (const signal of endSignals) process.off(signal, interrupt)
     unlock()
     for (const empty of [temporary, path.dirname(temporary), folder]) removeEmpty(path.dirname(empty))
   }
   show(options, { id, folder }, `${id} is ready, in ${folder}.`)
 }
 
-async function runPython(args: string[], json: boolean | undefined): Promise<unknown> {
-  const child = spawn(path.join(root, '.local/python/bin/python'), args, {
-    cwd: root,
-    // Its progress is no part of the JSON.
-    stdio: ['inherit', json ? 2 : 'inherit', 'inherit'],
+const endSignals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
+
+/** Ends with this process, however that ends. Returns its exit status; null if it was killed. */
+async function runPython(args: string[], out: NodeJS.WriteStream, signal: AbortSignal): Promise<number | null> {
+  const { ended } = spawnChild(path.join(root, '.local/python/bin/python'), args, {
+    env: process.env,
+    signal,
+    stdout: (line) => out.write(`${line}\n`),
+    onStderr: (text) => process.stderr.write(text),
   })
-  return await new Promise((resolve, reject) => child.on('exit', resolve).on('error', reject))
+  return (await ended).status
 }
 
 /** Two programs would write into one folder. A lock of a process that has ended counts for nothing. */

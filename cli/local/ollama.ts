@@ -19,6 +19,15 @@ const manifestPath = (name: string) => {
   return [...defaults, ...words, tag]
 }
 
+/** Those of a manifest; none of a file that is no manifest. */
+function layersOf(file: string) {
+  try {
+    return Manifest.parse(JSON.parse(readFileSync(file, 'utf8'))).layers
+  } catch {
+    return []
+  }
+}
+
 /** The GGUF file of a model in Ollama's store, whose hash is checked. Throws a UsageError that says what to do. */
 export async function ollamaFile(name: string, env: NodeJS.ProcessEnv = process.env): Promise<string> {
   const store = env.OLLAMA_MODELS || path.join(os.homedir(), '.ollama/models')
@@ -27,8 +36,7 @@ export async function ollamaFile(name: string, env: NodeJS.ProcessEnv = process.
     throw new UsageError(
       `Ollama has no model '${name}' in ${store}. 'ollama list' names those it has; OLLAMA_MODELS is another folder.`,
     )
-  const parsed = Manifest.safeParse(JSON.parse(readFileSync(file, 'utf8')))
-  const digest = parsed.data?.layers.find(({ mediaType }) => mediaType === modelType)?.digest
+  const digest = layersOf(file).find(({ mediaType }) => mediaType === modelType)?.digest
   const sha256 = /^sha256:([0-9a-f]{64})$/.exec(digest ?? '')?.[1]
   if (!sha256) throw new UsageError(`${file} names no weights: 'ollama pull ${name}' downloads them again.`)
   const blob = path.join(store, 'blobs', `sha256-${sha256}`)

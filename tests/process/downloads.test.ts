@@ -290,20 +290,36 @@ test(
   },
 )
 
-test('models add keeps what has come, and the same command continues; one at a time', full, async () => {
-  Object.assign(resetHub(), { cut: half })
-  const folder = modelsDir()
-  const env = { ...process.env, TUNERY_MODELS_DIR: folder, TUNERY_HUGGINGFACE_URL: hub.url }
-  const add = () => startCli(env, ['models', 'add', id]).ended
-  const cut = await add()
-  assert.equal(cut.status, 2)
-  assert.match(cut.stderr, /the connection to .* ended .*; what has come is kept: the same command continues\./)
-  resetHub()
-  const both = await Promise.all([add(), add()])
-  assert.deepEqual(both.map(({ status }) => status).sort(), [0, 2], both.map(({ stderr }) => stderr).join('\n'))
-  assert.match(both.find(({ status }) => status)!.stderr, /is being added already/)
-  assert.deepEqual(hub.ranges, [half], 'what had come was not fetched again')
-  assert.deepEqual(readdirSync(folder), ['HuggingFaceTB'])
-  assert.deepEqual(readdirSync(path.join(folder, id)).sort(), ['hf', 'model.gguf', 'model.json'])
-  rmSync(folder, { recursive: true })
-})
+test(
+  'models add keeps what has come when it is interrupted, and the same command continues; one at a time',
+  full,
+  async () => {
+    Object.assign(resetHub(), { corrupt: true })
+    const folder = modelsDir()
+    const env = { ...process.env, TUNERY_MODELS_DIR: folder, TUNERY_HUGGINGFACE_URL: hub.url }
+    const add = () => startCli(env, ['models', 'add', id]).ended
+    const damaged = await add()
+    assert.match(damaged.stderr, /sent a damaged file twice: model\.safetensors is not the file/)
+    assert.equal(hub.ranges.length, 2)
+    assert.deepEqual(readdirSync(folder), [], 'nothing is left of it')
+    Object.assign(resetHub(), { stall: half })
+    const stalled = startCli(env, ['models', 'add', id])
+    await until('half of the weights', () => hub.ranges.length === 1 && /4\d %/.test(stalled.stderr()))
+    stalled.child.kill('SIGINT')
+    const { status, stderr } = await stalled.ended
+    assert.equal(status, 130)
+    assert.match(stderr, /What has come is kept/)
+    Object.assign(resetHub(), { cut: half })
+    const cut = await add()
+    assert.equal(cut.status, 2)
+    assert.match(cut.stderr, /the connection to .* ended .*; what has come is kept: the same command continues\./)
+    resetHub()
+    const both = await Promise.all([add(), add()])
+    assert.deepEqual(both.map(({ status }) => status).sort(), [0, 2], both.map(({ stderr }) => stderr).join('\n'))
+    assert.match(both.find(({ status }) => status)!.stderr, /is being added already/)
+    assert.deepEqual(hub.ranges, [half], 'what had come was not fetched again')
+    assert.deepEqual(readdirSync(folder), ['HuggingFaceTB'])
+    assert.deepEqual(readdirSync(path.join(folder, id)).sort(), ['hf', 'model.gguf', 'model.json'])
+    rmSync(folder, { recursive: true })
+  },
+)

@@ -15,6 +15,7 @@ from typing import Any
 
 from trainer.cli.prepare_base import EXIT_REPORTED, PRE_TOKENIZERS, restore_from_gguf, tokenizer_of
 from trainer.runtime.files import sha256_of
+from trainer.runtime.protocol import end_with_server
 
 
 class NoBaseError(Exception):
@@ -70,6 +71,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
+    end_with_server()
     try:
         facts, tokenizer = described(args.source)
     except Exception as problem:

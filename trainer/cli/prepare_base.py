@@ -268,6 +268,10 @@ def main() -> None:
     args = parser.parse_args()
     # The converter must not download anything.
     os.environ["HF_HUB_OFFLINE"] = "1"
+    if args.node:
+        from trainer.runtime.protocol import end_with_server
+
+        end_with_server()
     if args.kind == "restore":
         return restore_base(args.id, args.out)
     hf = args.out / "hf"

@@ -1,5 +1,13 @@
 // Base models: catalogue, downloads and conversion. What the rest of the service may import.
-export { bytesIn, type CheckpointFile, DownloadFailed, fetchFile, listCheckpoint, type Source } from './checkpoint.ts'
+export {
+  bytesIn,
+  type CheckpointFile,
+  DownloadFailed,
+  fetchFile,
+  HashMismatch,
+  listCheckpoint,
+  type Source,
+} from './checkpoint.ts'
 export type { Downloads } from './downloads.ts'
 export { servesPictures } from './methods.ts'
 export {
