@@ -89,7 +89,8 @@ def suited(base: Path) -> Generator[None]:
     tokenizer begins it so. To be used within `packages`.
     """
     ModelBase: Any = import_module("conversion").ModelBase
-    read, create, has_prediction = ModelBase.load_hparams, ModelBase.__init__, _has_prediction_layers(base)
+    read, create = ModelBase.load_hparams, ModelBase.__init__
+    has_prediction = next(prediction_tensors(base), None) is not None
 
     def load(folder: Path, *rest: Any, **named: Any) -> dict[str, Any]:
         return suit(read(folder, *rest, **named))
@@ -146,20 +147,21 @@ def _with_former_names(kinds: list[str]) -> list[str]:
     return [LayerKind(kind, FORMER_KINDS[kind]) if kind in FORMER_KINDS else kind for kind in kinds]
 
 
-def _has_prediction_layers(base: Path) -> bool:
-    """Whether the checkpoint has weights below mtp, or of more layers than its configuration counts."""
+def prediction_tensors(base: Path) -> Iterator[str]:
+    """The names of a checkpoint's weights that predict a further token: those below mtp, and those of more layers than
+    its configuration counts.
+    """
     config = json.loads((base / "config.json").read_text())
     text = config.get("text_config") or config
     count = text.get("num_hidden_layers") or sys.maxsize
     for name in _tensor_names(base):
         parts = name.split(".")
-        if any(part.startswith("mtp") for part in parts):
-            return True
         number = next((part for before, part in pairwise(parts) if before == "layers"), "")
         is_seen = any(part.startswith(("vis", "audio", "encoder")) for part in parts)
-        if number.isdecimal() and int(number) >= count and not is_seen:
-            return True
-    return False
+        if any(part.startswith("mtp") for part in parts) or (
+            number.isdecimal() and int(number) >= count and not is_seen
+        ):
+            yield name
 
 
 def _tensor_names(base: Path) -> Iterator[str]:

@@ -1,0 +1,48 @@
+"""Layers that predict a further token (MTP): transformers loads none, so what it saves has none."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.model.tensors import INDEX, Entry, PlannedTensor, read_checkpoint, write_file
+from trainer.runtime.converters import PREDICTION_LAYERS, prediction_tensors
+
+
+def copy_prediction_layers(base: Path, folder: Path) -> None:
+    """Adds those of the checkpoint in `base` to the one that transformers saved in `folder`, with the fields of the
+    configuration that count them.
+    """
+    names = set(prediction_tensors(base))
+    saved = read_checkpoint(folder)
+    added = {name: entry for name, entry in read_checkpoint(base).items() if name in names - saved.keys()}
+    if not added:
+        return
+    files = {entry.file for entry in saved.values()}
+    weight_map, new = {name: entry.file.name for name, entry in saved.items()}, "model-mtp.safetensors"
+    if len(files) == 1:
+        # Readers look for the name of a checkpoint's only file first, and then for no other.
+        file = files.pop().rename(folder / "model-00001-of-00002.safetensors")
+        weight_map, new = dict.fromkeys(saved, file.name), "model-00002-of-00002.safetensors"
+    planned = {name: PlannedTensor(entry.dtype, entry.shape, _pieces(entry)) for name, entry in added.items()}
+    size = sum(entry.bytes for entry in saved.values()) + sum(write_file(folder / new, planned))
+    index = {"metadata": {"total_size": size}, "weight_map": weight_map | dict.fromkeys(added, new)}
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    _copy_counts(base / "config.json", folder / "config.json")
+
+
+def _pieces(entry: Entry) -> Callable[[], Iterator[torch.Tensor]]:
+    return lambda: (piece for _, piece in entry.pieces())
+
+
+def _copy_counts(source: Path, target: Path) -> None:
+    original, config = json.loads(source.read_text()), json.loads(target.read_text())
+    parts: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        (original, config),
+        (original.get("text_config") or {}, config.get("text_config") or {}),
+    ]
+    for fields, own in parts:
+        own.update({name: fields[name] for name in PREDICTION_LAYERS if name in fields})
+    target.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
