@@ -192,6 +192,42 @@ test('an invalid query gets the reason', async () => {
   }
 })
 
+test('a timeline has the step of its length, whole buckets, at most 1,500 of them and 90 days', async () => {
+  const hour = 3_600_000
+  const day = 24 * hour
+  const end = Math.floor(Date.now() / day) * day
+  const timeline = (from: number, to: number, step = '') => {
+    const iso = (at: number) => encodeURIComponent(new Date(at).toISOString())
+    return app.api('GET', `/usage/timeline?model=m&from=${iso(from)}&to=${iso(to)}${step && `&step=${step}`}`)
+  }
+  for (const [from, to, step, buckets] of [
+    [end - 3 * hour, end, 'minute', 180],
+    [end - 3 * hour, end + 1, 'hour', 4],
+    [end - 7 * day, end, 'hour', 168],
+    [end - 7 * day, end + 1, 'day', 8],
+    [end - 90 * day, end, 'day', 90],
+    // Minutes go back seven days.
+    [end - 8 * day, end - 8 * day + hour, 'hour', 1],
+  ] as const) {
+    const { status, body } = await timeline(from, to)
+    assert.deepEqual([status, body.step, body.buckets?.length], [200, step, buckets], JSON.stringify(body.error))
+    assert.equal(Date.parse(body.from), from)
+    assert.equal(Date.parse(body.buckets.at(-1).at), Date.parse(body.to) - { minute: 60_000, hour, day }[step])
+  }
+  assert.equal((await timeline(end - 25 * hour, end, 'minute')).body.buckets.length, 1500)
+  assert.equal(Date.parse((await timeline(end + 1, end + 2, 'hour')).body.from), end, 'rounded down')
+  for (const [from, to, step, message] of [
+    [end - 25 * hour, end + 1, 'minute', /1501 buckets/],
+    [end - 90 * day, end + 1, '', /90 days/],
+    [end, end, '', /before/],
+    [end - 8 * day, end - 8 * day + hour, 'minute', /7 days/],
+  ] as const) {
+    const { status, body } = await timeline(from, to, step)
+    assert.equal(status, 400, JSON.stringify(body))
+    assert.match(body.error.message, message)
+  }
+})
+
 test('a job is metered once at its end; a cancelled one up to then, one that never ran not at all', full, async () => {
   const mine = await account()
   const dataset = (await mine.upload(colourRows(40))).body
