@@ -543,6 +543,10 @@ def write(name: str, folder: Path, seed: int = 0, as_served: bool = False) -> No
         if parameter.ndim == 1:
             around = float("norm" in parameter_name and bool(parameter.abs().mean() > 0.5))
             torch.nn.init.normal_(parameter, mean=around, std=0.1)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
+            # The token that ends answers, which real models have learned.
+            torch.nn.init.normal_(module.weight.data[module.padding_idx], std=0.02)
     for buffer_name, buffer in model.named_buffers():
         if "bias" in buffer_name:
             torch.nn.init.normal_(buffer, std=0.1)

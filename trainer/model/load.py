@@ -123,7 +123,7 @@ def load_base(spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> Mode
         "attn_implementation": {"": "sdpa", "text_config": attention.NAME} if wraps else attention.NAME,
     }
     if spec.method == "qlora":
-        skipped = vision.PARTS if sees else ()
+        skipped = (*(vision.PARTS if sees else ()), *_short_layers(kind, config))
         options |= {
             "quantization_config": quantized.quantization_config(dtype, skipped),
             "device_map": {"": device},
@@ -139,6 +139,20 @@ def load_base(spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> Mode
     quantized.keep_differentiable(base)
     position_mixers.keep_apart(base)
     return base
+
+
+def _short_layers(kind: Any, config: Any) -> list[str]:
+    """Linear layers whose rows are shorter than a block of weights that are quantized together, by their parents' and
+    their own names. They are small, and some models change or read their weights themselves, as Gemma 3n's AltUp.
+    """
+    with torch.device("meta"):
+        empty = kind.from_config(config)
+    short = (
+        name
+        for name, module in empty.named_modules()
+        if type(module) is torch.nn.Linear and module.in_features < quantized.BLOCK
+    )
+    return sorted({".".join(name.split(".")[-2:]) for name in short})
 
 
 def _freeze_all_but_text(base: Model) -> None:

@@ -12,6 +12,10 @@ import torch
 from trainer.model.model import Model
 
 
+# Weights that have a scale together.
+BLOCK = 64
+
+
 def quantization_config(dtype: torch.dtype, skipped: tuple[str, ...] = ()) -> Any:
     """How transformers loads a base for QLoRA; products are computed in `dtype`. Modules named `skipped` stay as they
     are.

@@ -1,15 +1,20 @@
 """Packs of every family of models: their losses and gradients are those of their rows alone."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
 from tests.families import packing
 from tests.families.checkpoints import FAMILIES, write
-from trainer.model import kernels, position_mixers
+from trainer.model import kernels, position_mixers, quantized
+from trainer.model.load import load_base
 from trainer.model.position_mixers import keeps_apart
 from trainer.run import memory
 from trainer.run.evaluate import generate_answers
 from trainer.run.loop import limits_of
+from trainer.runtime.spec import Base, ModelSpec
 
 # A delta rule, a short convolution, Mamba2 with and without experts beside it, sinks, chunks, keys that layers share,
 # and values of another size than keys. The others run in `npm run test:full`.
@@ -112,3 +117,25 @@ def test_all_weights_of_a_mixture_count_for_its_memory(checkpoint, name):
     experts = sum(weight.numel() for weight in model.parameters() if weight.ndim == 3)
     assert shape.weights == sum(weight.numel() for weight in model.parameters())
     assert shape.expert_weights == experts > 0
+
+
+def test_layers_shorter_than_a_block_of_quantized_weights_stay_as_they_are(checkpoint):
+    spec = ModelSpec(
+        job_id="job",
+        base=Base("family", str(checkpoint("gemma3n"))),
+        method="qlora",
+        lora=None,
+        start=None,
+        threads=1,
+        converters="",
+    )
+    model = load_base(spec, packing.CPU, torch.bfloat16)
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+    plain = {name.rpartition(".")[2] for name, layer in layers.items() if not quantized.is_quantized(layer)}
+    # AltUp changes its weights as it trains.
+    assert {"correction_coefs", "prediction_coefs"} <= plain and "q_proj" not in plain
+
+
+def test_the_table_has_a_row_of_each_family():
+    table = json.loads((Path(__file__).parents[2] / "docs/reference/families.json").read_text())
+    assert list(table) == list(FAMILIES)
