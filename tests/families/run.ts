@@ -62,7 +62,7 @@ const data = dataFolder('families', {
   TUNERY_TRAINING_PRIORITY: 'normal',
   TUNERY_KEEP_ORIGINAL_WEIGHTS: 'true',
   TUNERY_MERGED_MEMORY_MB: '0',
-  TUNERY_LOG_LEVEL: 'warn',
+  TUNERY_LOG_LEVEL: 'error',
 })
 process.on('exit', () => {
   data.remove()
@@ -106,12 +106,12 @@ class Attempt {
     const { stdout } = await run(process.execPath, template, { cwd: root })
     Object.assign(this.row, JSON.parse(stdout))
     await this.train()
-    for (const method of ['qlora', 'full'] as const)
-      await this.cell(method, async () => this.endOf(await this.job({ method, training_config: briefly })))
-    await this.cell('experts', async () => {
-      const job = await this.job({ lora_config: { experts: true }, training_config: briefly })
-      return typeof job === 'string' || !job.model ? this.endOf(job) : await this.served(job.model)
-    })
+    const others = { qlora: { method: 'qlora' }, full: { method: 'full' }, experts: { lora_config: { experts: true } } }
+    for (const [column, config] of Object.entries(others))
+      await this.cell(column as Column, async () => {
+        const job = await this.job({ ...config, training_config: briefly })
+        return typeof job === 'string' || !job.model ? this.endOf(job) : await this.served(job.model)
+      })
     rmSync(this.base, { recursive: true, force: true })
     return this.row
   }

@@ -12,19 +12,19 @@ from trainer.data.control_text import control_text
 from trainer.data.dataset import Sequence, with_pictures
 from trainer.data.loss_mask import rendering
 from trainer.data.pictures import decode, files_in, take_out
-from trainer.data.sight import Sight, is_vision, sight_of
+from trainer.data.sight import Sight, sight_of
 from trainer.data.tokenizer import Tokenizer
+from trainer.model.load import class_for
 from trainer.model.model import Model, base_of
 from trainer.model.vision import encoded, image_processor
 
 
 def load(folder: Path, dtype: str | None = None) -> Model:
     """The checkpoint in a folder, in the class of transformers that a user would take."""
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers import AutoConfig
 
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    sees = is_vision(AutoConfig.from_pretrained(folder, **options))
-    kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    kind = class_for(AutoConfig.from_pretrained(folder, **options))
     if dtype:
         options["dtype"] = dtype
     return cast(Model, kind.from_pretrained(folder, use_safetensors=True, **options))

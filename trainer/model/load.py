@@ -162,7 +162,8 @@ def _freeze_all_but_text(base: Model) -> None:
         id(parameter) for part in (decoder, base.get_output_embeddings()) if part for parameter in part.parameters()
     }
     for parameter in base.parameters():
-        parameter.requires_grad_(id(parameter) in text)
+        # Quantized weights are whole numbers.
+        parameter.requires_grad_(id(parameter) in text and parameter.is_floating_point())
 
 
 def with_adapter(base: Model, spec: ModelSpec) -> Model:

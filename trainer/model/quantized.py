@@ -11,7 +11,6 @@ import torch
 
 from trainer.model.model import Model
 
-
 # Weights that have a scale together.
 BLOCK = 64
 
