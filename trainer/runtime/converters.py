@@ -86,7 +86,8 @@ def suited(base: Path) -> Generator[None]:
     """The library converts what is in the checkpoint in `base`, and not what its configuration alone says: layers that
     predict further tokens are left out if their weights were, as transformers saves none; kinds of layers are known
     under the names before and after transformers renamed them; a text begins with the vocabulary's first token if the
-    tokenizer begins it so. To be used within `packages`.
+    tokenizer begins it so; projectors get the token that ends a row of a picture, where their rules take it from the
+    embeddings. To be used within `packages`.
     """
     ModelBase: Any = import_module("conversion").ModelBase
     read, create = ModelBase.load_hparams, ModelBase.__init__
@@ -123,13 +124,21 @@ def suited(base: Path) -> Generator[None]:
             if begins is not None:
                 specials.add_special_token["bos"] = begins == specials.special_token_ids["bos"]
 
+    Projector = import_module("conversion.base").MmprojModel
+    leave_out = Projector.filter_tensors.__func__
+
+    def keep_embeddings(kind: Any, item: tuple[str, Any]) -> tuple[str, Any] | None:
+        # The rules of Pixtral's take one row of them, and are not given them.
+        needed = getattr(kind, "use_break_tok", False) and item[0].endswith("embed_tokens.weight")
+        return item if needed else leave_out(kind, item)
+
     ModelBase.load_hparams, ModelBase.__init__, ModelBase.no_mtp = staticmethod(load), initialize, not has_prediction
-    Special.__init__ = find_specials
+    Special.__init__, Projector.filter_tensors = find_specials, classmethod(keep_embeddings)
     try:
         yield
     finally:
         ModelBase.load_hparams, ModelBase.__init__, ModelBase.no_mtp = staticmethod(read), create, without
-        Special.__init__ = find
+        Special.__init__, Projector.filter_tensors = find, classmethod(leave_out)
 
 
 def _first_token(folder: Path) -> int | None:

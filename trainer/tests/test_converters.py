@@ -51,6 +51,21 @@ def test_texts_begin_in_the_engine_as_the_tokenizer_begins_them(tmp_path):
     assert "bos_token" in config and (without, found.add_special_token) == ({}, {"bos": False})
 
 
+def test_the_projectors_of_pixtral_get_the_token_that_ends_a_row(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    embeddings, head = [(f"language_model.{name}.weight", None) for name in ("model.embed_tokens", "lm_head")]
+    with packages(CONVERTERS):
+        conversion = import_module("conversion")
+        pixtral, other = (
+            conversion.get_model_class(name, mmproj=True)
+            for name in ("Mistral3ForConditionalGeneration", "Qwen3VLForConditionalGeneration")
+        )
+        with suited(tmp_path):
+            assert pixtral.filter_tensors(embeddings) == embeddings
+            assert pixtral.filter_tensors(head) is None and other.filter_tensors(embeddings) is None
+        assert pixtral.filter_tensors(embeddings) is None
+
+
 def test_a_kind_of_layer_has_both_names():
     kind = LayerKind("linear_attention", "mamba")
     for same in (kind, copy.deepcopy(kind)):
