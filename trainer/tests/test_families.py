@@ -136,6 +136,6 @@ def test_layers_shorter_than_a_block_of_quantized_weights_stay_as_they_are(check
     assert {"correction_coefs", "prediction_coefs"} <= plain and "q_proj" not in plain
 
 
-def test_the_table_has_a_row_of_each_family():
+def test_the_table_has_rows_of_the_families_that_are_tried_in_their_order():
     table = json.loads((Path(__file__).parents[2] / "docs/reference/families.json").read_text())
-    assert list(table) == list(FAMILIES)
+    assert list(table) == [name for name in FAMILIES if name in table]
