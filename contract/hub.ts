@@ -117,7 +117,7 @@ export const Model = z.object({
     .nullable()
     .describe(
       'What was tried of a small model of its family, and what came of it: `yes`, `in part` where some models of it ' +
-        'failed, or the sentence that a user gets. Null: not tried yet.',
+        'failed, `none` for what it does not have, or the sentence that a user gets. Null: not tried yet.',
     ),
   recommended: z
     .boolean()

@@ -1,6 +1,7 @@
 // `models`: base models and the account's own.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Option } from 'commander'
+import { isMet, trialsOf } from '../../contract/families.ts'
 import type { Model, ModelsQuery, Need, TunedModel } from '../../sdk/index.ts'
 import { CommandError, UsageError } from '../support/errors.ts'
 import { typed } from '../support/invocation.ts'
@@ -127,8 +128,9 @@ const catalogueTable = (models: Model[]) =>
 
 const testedText = ({ tested }: Model) => {
   if (!tested) return 'not tried yet'
-  const failed = Object.values(tested).filter((result) => !result.startsWith('yes')).length
-  return failed === 0 ? 'all works' : `${Object.keys(tested).length - failed} of ${Object.keys(tested).length} work`
+  const results = trialsOf(tested).filter(({ result }) => result !== 'none')
+  const met = results.filter(({ result }) => isMet(result)).length
+  return met === results.length ? 'all works' : `${met} of ${results.length} work`
 }
 
 const licenseOf = ({ license, gated }: Model): string => (gated ? `${license} (gated)` : license)
@@ -192,8 +194,8 @@ async function showModel(id: string, options: GlobalOptions): Promise<void> {
         ['license', licenseOf(model)],
         ['its text', model.license_url],
         ['family', model.family],
-        ...(model.tested ? Object.entries(model.tested) : [['tested', 'not tried yet']]).map(
-          ([what, result]): [string, string] => [what!, result!],
+        ...(model.tested ? trialsOf(model.tested) : [{ title: 'tested', result: 'not tried yet' }]).map(
+          ({ title, result }): [string, string] => [title, result],
         ),
         ['gated', model.gated ? gatedHelp : null],
       ]),

@@ -720,7 +720,7 @@ export interface Model {
   /** Whether what `lora` and `qlora` train becomes a whole model instead of an adapter, found when the base was added: the engine cannot serve adapters of it. Such a model takes the disk and memory of the base. */
   merges_adapters: boolean
   needs: Needs
-  /** What was tried of a small model of its family, and what came of it: `yes`, `in part` where some models of it failed, or the sentence that a user gets. Null: not tried yet. */
+  /** What was tried of a small model of its family, and what came of it: `yes`, `in part` where some models of it failed, `none` for what it does not have, or the sentence that a user gets. Null: not tried yet. */
   tested: { [k: string]: string } | null
   /** The base to begin with: the one that comes with the service or, where that is not here, the smallest. */
   recommended: boolean

@@ -6,12 +6,13 @@ import os from 'node:os'
 import path from 'node:path'
 import { createInterface } from 'node:readline'
 import { parseArgs, promisify } from 'node:util'
+import type { FamilyTrial } from '../../contract/families.ts'
 import type { Job } from '../../contract/fine-tuning.ts'
 import type { TunedModel } from '../../contract/models.ts'
 import { root } from '../../lib/root.ts'
 import { client, colourRows } from '../support/client.ts'
 import { dataFolder } from '../support/server.ts'
-import { type Column, type Row, writeRows } from './table.ts'
+import { type Row, writeRows } from './table.ts'
 
 const run = promisify(execFile)
 const python = path.join(root, '.local/python/bin/python')
@@ -106,9 +107,11 @@ class Attempt {
     const { stdout } = await run(process.execPath, template, { cwd: root })
     Object.assign(this.row, JSON.parse(stdout))
     await this.train()
+    const hasExperts = 'expert_weights' in JSON.parse(readFileSync(described, 'utf8'))
     const others = { qlora: { method: 'qlora' }, full: { method: 'full' }, experts: { lora_config: { experts: true } } }
     for (const [column, config] of Object.entries(others))
-      await this.cell(column as Column, async () => {
+      await this.cell(column as FamilyTrial, async () => {
+        if (column === 'experts' && !hasExperts) return 'none'
         const job = await this.job({ ...config, training_config: briefly })
         return typeof job === 'string' || !job.model ? this.endOf(job) : await this.served(job.model)
       })
@@ -116,11 +119,11 @@ class Attempt {
     return this.row
   }
 
-  private async cell(column: Column, result: () => Promise<string>): Promise<void> {
+  private async cell(column: FamilyTrial, result: () => Promise<string>): Promise<void> {
     this.row[column] = await this.timed(column, () => result().catch(problemOf))
   }
 
-  private async timed<T>(column: Column, work: () => Promise<T>): Promise<T> {
+  private async timed<T>(column: FamilyTrial, work: () => Promise<T>): Promise<T> {
     const started = performance.now()
     const result = await work()
     this.seconds[column] = Math.round((performance.now() - started) / 1000)

@@ -1,33 +1,11 @@
 // The table of families: docs/reference/families.json, which the service reads, and families.md beside it.
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
+import { type FamilyTrial, familyTrials } from '../../contract/families.ts'
 import { root } from '../../lib/root.ts'
 
-/** What is tried of a family, in the table's order. */
-export const columns = {
-  added: 'Added as a base',
-  lora: 'Trained with LoRA',
-  qlora: 'Trained with QLoRA',
-  full: 'All weights trained',
-  experts: 'Adapters of experts',
-  packing: 'Rows packed',
-  fast_layers: 'Fast layers',
-  served: 'Served unmerged as trained',
-  merged: 'Served merged as trained',
-  asked: 'Asked',
-  peft: 'Adapter for PEFT',
-  adapter_gguf: 'Adapter in GGUF',
-  huggingface: 'Hugging Face',
-  gguf: 'GGUF',
-  onnx: 'ONNX',
-  tools: 'Tools',
-  thoughts: 'Thoughts',
-  pictures: 'Pictures',
-} as const
-export type Column = keyof typeof columns
-
 /** `yes`, or the sentence that a user gets. `architecture`: the family's name in transformers. */
-export type Row = Partial<Record<Column | 'architecture', string>>
+export type Row = Partial<Record<FamilyTrial | 'architecture', string>>
 
 const json = path.join(root, 'docs/reference/families.json')
 const markdown = path.join(root, 'docs/reference/families.md')
@@ -41,7 +19,7 @@ export function writeRows(rows: Readonly<Record<string, Row>>, names: readonly s
   writeFileSync(markdown, markdownOf(ordered))
 }
 
-const order = Object.keys(columns) as Column[]
+const order = Object.keys(familyTrials) as FamilyTrial[]
 
 function markdownOf(rows: Record<string, Row>): string {
   const notes: string[] = []
@@ -62,7 +40,7 @@ What was tried of each family, with a tiny checkpoint of its structure and, wher
 chat template: the results of \`npm run test:families\`, which writes this page and \`families.json\`. The service reads
 that file for what it says of a base.
 
-${line(['Family', ...order.map((each) => columns[each])])}
+${line(['Family', ...order.map((each) => familyTrials[each])])}
 ${line(['', ...order].map(() => '---'))}
 ${table.join('\n')}
 

@@ -13,7 +13,7 @@ const cells = {
     tool_format.name === 'prompted'
       ? 'Its template has no calls of tools: they are asked for in the prompt, as JSON.'
       : `yes (${tool_format.name === 'learned' ? 'learned from the template' : tool_format.name})`,
-  thoughts: thoughts.thoughts ? `yes (${thoughts.thoughts.open.trim()})` : 'Its template writes no thoughts.',
+  thoughts: thoughts.thoughts ? `yes (${thoughts.thoughts.open.trim()})` : 'none',
 }
 process.stdout.write(JSON.stringify(cells))
 process.exit(0)

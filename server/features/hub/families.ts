@@ -2,6 +2,7 @@
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
 import { z } from 'zod'
+import { isMet } from '../../../contract/families.ts'
 import { root } from '../../../lib/root.ts'
 
 /** What was tried of a family, and what came of it: `yes`, or the sentence that a user gets. */
@@ -40,17 +41,15 @@ export function joined(rows: readonly (readonly [string, Tried])[]): Tried {
     columns.map((column) => {
       const results = rows.flatMap(([name, row]) => (row[column] ? [{ name, result: row[column] }] : []))
       const [first] = results as [(typeof results)[0]]
-      const failed = results.find(({ result }) => !works(result))
-      const isOfAll = failed === undefined || results.every(({ result }) => !works(result))
+      const failed = results.find(({ result }) => !isMet(result))
+      const isOfAll = failed === undefined || results.every(({ result }) => !isMet(result))
       return [column, isOfAll ? first.result : `in part, not ${failed.name}: ${failed.result}`]
     }),
   )
 }
 
-const works = (result: string) => /^(yes|merged only)\b/.test(result)
-
 /** Whether something may be tried with a family: unless it failed with each model that it was tried with. */
 export const mayWork = (tried: Tried | undefined, what: string): boolean => {
   const result = tried?.[what]
-  return result === undefined || works(result) || result.startsWith('in part')
+  return result === undefined || isMet(result) || result.startsWith('in part')
 }

@@ -2,6 +2,7 @@ import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
 import { useNavigate, useParams } from '@tanstack/react-router'
 import { Boxes, Rocket } from 'lucide-react'
 import { type ReactNode, useEffect, useState } from 'react'
+import { isMet, trialsOf } from '../../../contract/families.ts'
 import type { Model, Need } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { formatBytes, formatCount, formatMoney, formatParameters } from '../../lib/format.ts'
@@ -304,16 +305,16 @@ function Tested({ model: { family, tested } }: { model: Model }) {
       {tested ? (
         <Table
           label="Its family of models"
-          rows={Object.entries(tested).map(([what, result]) => ({ what, result }))}
-          rowId={({ what }) => what}
+          rows={trialsOf(tested)}
+          rowId={({ title }) => title}
           columns={[
-            { id: 'what', header: 'Tried', cell: ({ what }) => what.replaceAll('_', ' ') },
+            { id: 'what', header: 'Tried', cell: ({ title }) => title },
             {
               id: 'result',
               header: 'Result',
               grow: true,
               cell: ({ result }) =>
-                result.startsWith('yes') ? <Badge tone="good">{result}</Badge> : <Message text={result} />,
+                isMet(result) && result !== 'none' ? <Badge tone="good">{result}</Badge> : <Message text={result} />,
             },
           ]}
         />
