@@ -8,45 +8,47 @@ namespace {
 
 thread_local Scratch scratch;
 
-/** Channels that one thread computes for all tokens. */
-constexpr int64_t block_channels = 64;
+/** Channels that one thread computes for all tokens: of each row, few lines of the cache. */
+constexpr int64_t block_channels = 128;
+/** The most tokens that a result depends on. */
+constexpr int64_t widest = 8;
 
-/** Of 16 channels: bias and weights [width], of which the last is that of the token itself. */
-struct Filter {
-    static constexpr int64_t most = 8;
-    __m512 weights[most], bias;
-    int64_t width;
+/** A token and those before it in its document: rows of x, at most `width`. */
+template <typename Number> struct Before {
+    const Number * rows[widest];
+    int64_t tokens[widest], count = 0;
 
-    Filter(const float * all, const float * biases, int64_t width, int64_t channels, int64_t channel, __mmask16 lanes)
-        : width(width) {
-        for (int64_t i = 0; i < width; ++i) weights[i] = load(all + (width - 1 - i) * channels + channel, lanes);
-        bias = biases ? load(biases + channel, lanes) : _mm512_setzero_ps();
+    Before(const Number * x, int64_t stride, const int64_t * previous, int64_t token, int64_t width) {
+        for (; count < width && token >= 0; token = previous[token]) {
+            rows[count] = x + token * stride;
+            tokens[count++] = token;
+        }
+    }
+
+    /** 16 channels of the convolution: weight [width, channels], the token's own last. */
+    __m512 sum(const float * weight, const float * bias, int64_t width, int64_t channels, int64_t channel,
+               __mmask16 lanes) const {
+        __m512 total = bias ? load(bias + channel, lanes) : _mm512_setzero_ps();
+        for (int64_t back = 0; back < count; ++back) {
+            const __m512 factor = load(weight + (width - 1 - back) * channels + channel, lanes);
+            total = _mm512_fmadd_ps(factor, load(rows[back] + channel, lanes), total);
+        }
+        return total;
     }
 };
-
-/** Calls `work(steps back, token)` for a token and those before it in its document. */
-template <typename Work> inline void each_before(const int64_t * previous, int64_t token, int64_t width, Work work) {
-    for (int64_t back = 0; back < width && token >= 0; ++back, token = previous[token]) work(back, token);
-}
 
 template <typename Number>
 void convolve(const Number * x, int64_t stride, const int64_t * previous, const float * weight, const float * bias,
               bool silu, Number * out, int64_t tokens, int64_t channels, int64_t width) {
-    const int64_t blocks = (channels + block_channels - 1) / block_channels;
 #pragma omp parallel for
-    for (int64_t block = 0; block < blocks; ++block)
-        for (int64_t channel = block * block_channels; channel < std::min(channels, (block + 1) * block_channels);
-             channel += 16) {
+    for (int64_t token = 0; token < tokens; ++token) {
+        const Before<Number> before(x, stride, previous, token, width);
+        for (int64_t channel = 0; channel < channels; channel += 16) {
             const __mmask16 lanes = first(channels - channel);
-            const Filter filter(weight, bias, width, channels, channel, lanes);
-            for (int64_t token = 0; token < tokens; ++token) {
-                __m512 sum = filter.bias;
-                each_before(previous, token, width, [&](int64_t back, int64_t from) {
-                    sum = _mm512_fmadd_ps(filter.weights[back], load(x + from * stride + channel, lanes), sum);
-                });
-                store(out + token * channels + channel, silu ? _mm512_mul_ps(sum, sigmoid(sum)) : sum, lanes);
-            }
+            const __m512 sum = before.sum(weight, bias, width, channels, channel, lanes);
+            store(out + token * channels + channel, silu ? _mm512_mul_ps(sum, sigmoid(sum)) : sum, lanes);
         }
+    }
 }
 
 template <typename Number>
@@ -56,43 +58,43 @@ void convolve_backward(const Number * x, int64_t stride, const int64_t * previou
                        int64_t channels, int64_t width) {
     const int64_t blocks = (channels + block_channels - 1) / block_channels;
     const __m512 one = _mm512_set1_ps(1.0f);
+    memset(weight_gradient, 0, width * channels * sizeof(float));
+    memset(bias_gradient, 0, channels * sizeof(float));
 #pragma omp parallel for
     for (int64_t block = 0; block < blocks; ++block) {
-        scratch.reset(tokens * 16 * sizeof(float));
-        float * sums = scratch.take<float>(tokens * 16);
-        for (int64_t channel = block * block_channels; channel < std::min(channels, (block + 1) * block_channels);
-             channel += 16) {
-            const __mmask16 lanes = first(channels - channel);
-            const Filter filter(weight, bias, width, channels, channel, lanes);
-            __m512 weight_sums[Filter::most], bias_sum = _mm512_setzero_ps();
-            for (__m512 & sum : weight_sums) sum = _mm512_setzero_ps();
-            memset(sums, 0, tokens * 16 * sizeof(float));
-            for (int64_t token = 0; token < tokens; ++token) {
-                __m512 above = load(gradient + token * gradient_stride + channel, lanes), sum = filter.bias;
-                __m512 before[Filter::most];
-                each_before(previous, token, width, [&](int64_t back, int64_t from) {
-                    before[back] = load(x + from * stride + channel, lanes);
-                    sum = _mm512_fmadd_ps(filter.weights[back], before[back], sum);
-                });
+        const int64_t begin = block * block_channels, end = std::min(channels, begin + block_channels);
+        scratch.reset(tokens * block_channels * sizeof(float));
+        float * sums = scratch.take<float>(tokens * block_channels);
+        memset(sums, 0, tokens * block_channels * sizeof(float));
+        const auto add = [](float * to, __m512 value, __mmask16 lanes) {
+            store(to, _mm512_add_ps(load(to, lanes), value), lanes);
+        };
+        for (int64_t token = 0; token < tokens; ++token) {
+            const Before<Number> before(x, stride, previous, token, width);
+            for (int64_t channel = begin; channel < end; channel += 16) {
+                const __mmask16 lanes = first(end - channel);
+                __m512 above = load(gradient + token * gradient_stride + channel, lanes);
                 if (silu) {
+                    const __m512 sum = before.sum(weight, bias, width, channels, channel, lanes);
                     const __m512 part = sigmoid(sum);
                     // (z s(z))' = s (1 + z (1 - s))
-                    above = _mm512_mul_ps(
-                        above, _mm512_mul_ps(part, _mm512_fmadd_ps(sum, _mm512_sub_ps(one, part), one)));
+                    const __m512 slope = _mm512_fmadd_ps(sum, _mm512_sub_ps(one, part), one);
+                    above = _mm512_mul_ps(above, _mm512_mul_ps(part, slope));
                 }
-                bias_sum = _mm512_add_ps(bias_sum, above);
-                each_before(previous, token, width, [&](int64_t back, int64_t from) {
-                    float * to = sums + from * 16;
-                    _mm512_storeu_ps(to, _mm512_fmadd_ps(filter.weights[back], above, _mm512_loadu_ps(to)));
-                    weight_sums[back] = _mm512_fmadd_ps(above, before[back], weight_sums[back]);
-                });
+                add(bias_gradient + channel, above, lanes);
+                for (int64_t back = 0; back < before.count; ++back) {
+                    const int64_t at = (width - 1 - back) * channels + channel;
+                    const __m512 value = load(before.rows[back] + channel, lanes);
+                    add(weight_gradient + at, _mm512_mul_ps(above, value), lanes);
+                    float * to = sums + before.tokens[back] * block_channels + channel - begin;
+                    add(to, _mm512_mul_ps(above, load(weight + at, lanes)), lanes);
+                }
             }
-            for (int64_t token = 0; token < tokens; ++token)
-                store(x_gradient + token * channels + channel, _mm512_loadu_ps(sums + token * 16), lanes);
-            for (int64_t i = 0; i < width; ++i)
-                store(weight_gradient + (width - 1 - i) * channels + channel, weight_sums[i], lanes);
-            store(bias_gradient + channel, bias_sum, lanes);
         }
+        for (int64_t token = 0; token < tokens; ++token)
+            for (int64_t channel = begin; channel < end; channel += 16)
+                store(x_gradient + token * channels + channel,
+                      _mm512_loadu_ps(sums + token * block_channels + channel - begin), first(end - channel));
     }
 }
 

@@ -156,6 +156,81 @@ void tunery_norm_backward(bf16 * gradient, int64_t gradient_stride, const bf16 *
         }
 }
 
+/**
+ * RMS norms of groups of numbers with a gate: norm(x) silu(gate), or norm(x silu(gate)) with `gate_first`. x, gate and
+ * out [rows, groups, size] bfloat16, x and gate of rows with strides; weight [groups, size]; inverse [rows, groups]:
+ * 1 / the root mean square.
+ */
+void tunery_gated_norm(const bf16 * x, int64_t x_stride, const bf16 * gate, int64_t gate_stride, const float * weight,
+                       float epsilon, int32_t gate_first, bf16 * out, float * inverse, int64_t rows, int64_t groups,
+                       int64_t size) {
+#pragma omp parallel for if (rows * groups * size > numbers_for_threads)
+    for (int64_t index = 0; index < rows * groups; ++index) {
+        const int64_t row = index / groups, start = index % groups * size;
+        const bf16 * values = x + row * x_stride + start;
+        const bf16 * gates = gate + row * gate_stride + start;
+        const auto value = [&](int64_t i, __mmask16 lanes, __m512 & active) {
+            const __m512 opening = load(gates + i, lanes);
+            active = _mm512_mul_ps(opening, sigmoid(opening));
+            const __m512 plain = load(values + i, lanes);
+            return gate_first ? _mm512_mul_ps(plain, active) : plain;
+        };
+        __m512 sum = _mm512_setzero_ps(), active;
+        for (int64_t i = 0; i < size; i += 16) {
+            const __m512 number = value(i, first(size - i), active);
+            sum = _mm512_fmadd_ps(number, number, sum);
+        }
+        inverse[index] = 1.0f / std::sqrt(_mm512_reduce_add_ps(sum) / (float) size + epsilon);
+        for (int64_t i = 0; i < size; i += 16) {
+            const __mmask16 lanes = first(size - i);
+            const __m512 direction = _mm512_mul_ps(value(i, lanes, active), _mm512_set1_ps(inverse[index]));
+            const __m512 result = _mm512_mul_ps(direction, load(weight + start + i, lanes));
+            store(out + index * size + i, gate_first ? result : _mm512_mul_ps(result, active), lanes);
+        }
+    }
+}
+
+/** The gradients of x and gate, [rows, groups, size], from that of the results. */
+void tunery_gated_norm_backward(const bf16 * gradient, const bf16 * x, int64_t x_stride, const bf16 * gate,
+                                int64_t gate_stride, const float * weight, const float * inverse, int32_t gate_first,
+                                bf16 * x_gradient, bf16 * gate_gradient, int64_t rows, int64_t groups, int64_t size) {
+    const __m512 one = _mm512_set1_ps(1.0f);
+#pragma omp parallel for if (rows * groups * size > numbers_for_threads)
+    for (int64_t index = 0; index < rows * groups; ++index) {
+        const int64_t row = index / groups, start = index % groups * size;
+        const bf16 * values = x + row * x_stride + start;
+        const bf16 * gates = gate + row * gate_stride + start;
+        const __m512 root = _mm512_set1_ps(inverse[index]);
+        // Numbers of the norm, divided by their root mean square, and the gradient of these.
+        const auto parts = [&](int64_t i, __mmask16 lanes, __m512 & direction, __m512 & above, __m512 & active,
+                               __m512 & slope) {
+            const __m512 opening = load(gates + i, lanes), share = sigmoid(opening);
+            active = _mm512_mul_ps(opening, share);
+            // (z s(z))' = s (1 + z (1 - s))
+            slope = _mm512_mul_ps(share, _mm512_fmadd_ps(opening, _mm512_sub_ps(one, share), one));
+            direction = _mm512_mul_ps(load(values + i, lanes), root);
+            above = _mm512_mul_ps(load(gradient + index * size + i, lanes), load(weight + start + i, lanes));
+            if (gate_first) direction = _mm512_mul_ps(direction, active);
+        };
+        __m512 sum = _mm512_setzero_ps(), direction, above, active, slope;
+        for (int64_t i = 0; i < size; i += 16) {
+            parts(i, first(size - i), direction, above, active, slope);
+            sum = _mm512_fmadd_ps(direction, gate_first ? above : _mm512_mul_ps(above, active), sum);
+        }
+        const __m512 along = _mm512_set1_ps(_mm512_reduce_add_ps(sum) / (float) size);
+        for (int64_t i = 0; i < size; i += 16) {
+            const __mmask16 lanes = first(size - i);
+            parts(i, lanes, direction, above, active, slope);
+            const __m512 inner = gate_first ? above : _mm512_mul_ps(above, active);
+            const __m512 across = _mm512_mul_ps(_mm512_fnmadd_ps(direction, along, inner), root);
+            const __m512 of_gate = gate_first ? _mm512_mul_ps(across, load(values + i, lanes))
+                                              : _mm512_mul_ps(above, direction);
+            store(gate_gradient + index * size + i, _mm512_mul_ps(of_gate, slope), lanes);
+            store(x_gradient + index * size + i, gate_first ? _mm512_mul_ps(across, active) : across, lanes);
+        }
+    }
+}
+
 /** Rounds [rows, width] float32 to bfloat16. */
 void tunery_round(const float * from, bf16 * to, int64_t to_stride, int64_t rows, int64_t width) {
 #pragma omp parallel for if (rows * width > numbers_for_threads)

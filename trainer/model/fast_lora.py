@@ -4,7 +4,7 @@ Layers with the same input (q, k and v; gate and up) become one product, and the
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -12,11 +12,9 @@ import torch
 from peft.tuners.lora.layer import Linear, LoraLayer
 
 from trainer.model import gpu_kernels, kernels, quantized
-from trainer.model.model import Model, factors_of, linear_of, replace_forward
-
-# Layers of one parent that always get the same input.
-SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-
+from trainer.model.model import Model, base_of, factors_of, linear_of, replace_forward
+from trainer.model.position_mixers import Check
+from trainer.model.scans import Pass
 
 # Whether the adapters are zero: set by `zero_adapters_skipped`.
 _zero = False
@@ -253,25 +251,59 @@ class SharedInput:
         return result
 
 
-def install(model: Model) -> int:
-    """Replaces the forward pass of every plain LoRA layer; returns how many.
+def install(model: Model, done: Collection[torch.nn.Module] = ()) -> int:
+    """Replaces the forward pass of every plain LoRA layer but those that are `done`; returns how many.
 
     Layers that compute more than x W^T + scale * x A^T B^T (dropout, variants) keep peft's forward pass.
     """
-    replaced = 0
+    replaced, sharing = 0, _sharing(model)
     for parent in model.modules():
-        candidates: dict[str, torch.nn.Module] = {
-            name: child for name, child in parent.named_children() if isinstance(child, LoraLayer) and is_plain(child)
-        }
+        candidates = {name: child for name, child in adapted_children(parent).items() if child not in done}
         groups = [
             [candidates.pop(name) for name in names]
-            for names in SAME_INPUT
+            for names in sharing.get(type(parent), ())
             if all(name in candidates for name in names)
         ]
         for layers in [*groups, *([layer] for layer in candidates.values())]:
             SharedInput(layers)
             replaced += len(layers)
     return replaced
+
+
+def adapted_children(parent: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    """A module's own plain LoRA layers, by their names."""
+    return {name: child for name, child in parent.named_children() if isinstance(child, LoraLayer) and is_plain(child)}
+
+
+def _sharing(model: Model) -> dict[type[torch.nn.Module], list[tuple[str, ...]]]:
+    """Names of layers below a class of modules that get the same input, as a pass through the first layers shows."""
+    check = Check(base_of(model), Pass())
+    found: dict[torch.nn.Module, list[tuple[torch.Tensor, list[str]]]] = {}
+    hooks = []
+    for parent in (part for layer in check.kinds for part in layer.modules()):
+        for name, child in adapted_children(parent).items():
+
+            def record(_: object, args: tuple[Any, ...], parent: torch.nn.Module = parent, name: str = name) -> None:
+                inputs = found.setdefault(parent, [])
+                for x, names in inputs:
+                    if args and x is args[0]:
+                        names.append(name)
+                        return
+                inputs.append((args[0], [name]))
+
+            hooks.append(child.register_forward_pre_hook(record))
+    try:
+        check.run(check.documents)
+    except Exception:
+        # An unknown family may fail in any way without what its own forward pass gives it.
+        return {}
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {
+        type(parent): [tuple(names) for _, names in inputs if len(names) > 1 and len(set(names)) == len(names)]
+        for parent, inputs in found.items()
+    }
 
 
 def is_plain(module: torch.nn.Module) -> bool:

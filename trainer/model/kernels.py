@@ -23,6 +23,10 @@ _ARGUMENTS = {
     "rotate": [_pointer, _int, _pointer, _pointer, _int, _float, _int, _int, _int, _int, ctypes.c_int32],
     "norm": [_pointer, _int, _pointer, _float, _pointer, _int, _pointer, _int, _int, _int],
     "norm_backward": [_pointer, _int, _pointer, _int, _pointer, _pointer, _int, _int, _int],
+    "gated_norm": [*[_pointer, _int] * 2, _pointer, _float, ctypes.c_int32, *[_pointer] * 2, *[_int] * 3],
+    "gated_norm_backward": [
+        *[_pointer, *[_pointer, _int] * 2, *[_pointer] * 2, ctypes.c_int32, *[_pointer] * 2, *[_int] * 3],
+    ],
     "gated": [_pointer, _int, _pointer, _int, _int, ctypes.c_int32],
     "gated_backward": [_pointer, _pointer, _int, _pointer, _int, _int, _int, ctypes.c_int32],
     "cross_entropy": [_pointer, _pointer, _pointer, _int, _int, ctypes.c_int32],
@@ -166,6 +170,38 @@ def norm_backward(gradient: torch.Tensor, x: torch.Tensor, weight: torch.Tensor,
     _library().tunery_norm_backward(
         *(_at(gradient), gradient.stride(0), _at(x), x.stride(0), _at(weight), _at(inverse), len(x), *weight.shape)
     )
+
+
+def gated_norm(
+    x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, epsilon: float, gate_first: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """norm(x) silu(gate), or norm(x silu(gate)) with `gate_first`: RMS norms of the groups of x, bfloat16 [rows, groups
+    x size], and the inverse root mean squares, float32 [rows, groups]. weight: float32 [groups, size].
+    """
+    rows, (groups, size) = len(x), weight.shape
+    out, inverse = torch.empty(x.shape, dtype=x.dtype), weight.new_empty(rows, groups)
+    _library().tunery_gated_norm(
+        *(_at(x), x.stride(0), _at(gate), gate.stride(0), _at(weight), epsilon, gate_first, _at(out), _at(inverse)),
+        *(rows, groups, size),
+    )
+    return out, inverse
+
+
+def gated_norm_backward(
+    gradient: torch.Tensor,
+    x: torch.Tensor,
+    gate: torch.Tensor,
+    weight: torch.Tensor,
+    inverse: torch.Tensor,
+    gate_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of x and gate from that of the results of `gated_norm`, [rows, groups x size] contiguous."""
+    x_gradient, gate_gradient = torch.empty_like(gradient), torch.empty_like(gradient)
+    _library().tunery_gated_norm_backward(
+        *(_at(gradient), _at(x), x.stride(0), _at(gate), gate.stride(0), _at(weight), _at(inverse), gate_first),
+        *(_at(x_gradient), _at(gate_gradient), len(x), *weight.shape),
+    )
+    return x_gradient, gate_gradient
 
 
 def gated(gate_up: torch.Tensor, width: int, gelu: bool = False) -> torch.Tensor:

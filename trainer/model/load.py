@@ -17,6 +17,7 @@ from trainer.model import (
     experts,
     fast_layers,
     fast_lora,
+    fast_parts,
     gpu,
     position_mixers,
     projector,
@@ -194,7 +195,7 @@ def with_adapter(base: Model, spec: ModelSpec) -> Model:
             parameter.data = parameter.data.float()
     model.served = as_served
     if not (position_mixers.keeps_apart(model) and fast_layers.install(model)):
-        fast_lora.install(model)
+        fast_lora.install(model, fast_parts.install(model))
     experts.install(model)
     return model.train()
 

@@ -8,24 +8,25 @@ from trainer.model import fast_lora
 from trainer.tests.conftest import DEVICE
 
 TOKENS, INPUTS, OUTPUTS = 256, 96, 64
+NAMES = ("q_proj", "k_proj", "v_proj")
 
 
 class Layers(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        for name in fast_lora.SAME_INPUT[0]:
+        for name in NAMES:
             setattr(self, name, torch.nn.Linear(INPUTS, OUTPUTS, bias=False))
 
 
 def adapted(scale: float):
     """Three layers with one input in bfloat16, whose adapters add about `scale` times the layers' own results."""
     torch.manual_seed(0)
-    config = LoraConfig(r=8, lora_alpha=16, target_modules=list(fast_lora.SAME_INPUT[0]))
+    config = LoraConfig(r=8, lora_alpha=16, target_modules=list(NAMES))
     model = get_peft_model(Layers().to(DEVICE, torch.bfloat16), config)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             parameter.data.normal_(std=0.1 * scale)
-    return [getattr(model.base_model.model, name) for name in fast_lora.SAME_INPUT[0]]
+    return [getattr(model.base_model.model, name) for name in NAMES]
 
 
 @pytest.mark.parametrize("scale", [0.1, 0.001, 0.0003])
