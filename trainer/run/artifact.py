@@ -12,9 +12,9 @@ from trainer.data.tokenizer import SENTENCEPIECE_FILES, Tokenizer
 from trainer.data.tokenizer_identity import write_description
 from trainer.model.adapter_changes import read_adapter
 from trainer.model.experts import describe_to_peft
+from trainer.model.left_out import copy_left_out
 from trainer.model.merge import merge
 from trainer.model.model import Model
-from trainer.model.prediction_layers import copy_prediction_layers
 from trainer.run.convert_to_gguf import convert_adapter, convert_model
 from trainer.run.projector_file import NAME as PROJECTOR
 from trainer.run.projector_file import write_projector
@@ -60,7 +60,7 @@ def write_folder(model: Model, tokenizer: Tokenizer, spec: ModelSpec, out: Path)
     if spec.method == "full":
         model.config._name_or_path = spec.base.id
         model.save_pretrained(folder)
-        copy_prediction_layers(Path(spec.base.path), folder)
+        copy_left_out(Path(spec.base.path), folder)
     elif spec.merge:
         save_merged(model, Path(spec.base.path), folder)
     else:

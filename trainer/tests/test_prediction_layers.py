@@ -12,7 +12,7 @@ from trainer.model.adapter_changes import read_adapter
 from trainer.model.merge import merge
 from trainer.model.tensors import read_checkpoint
 from trainer.run import base_check
-from trainer.run.artifact import save, save_merged
+from trainer.run.artifact import FOLDERS, save, save_merged, write_folder
 from trainer.runtime.converters import PREDICTION_LAYERS, prediction_tensors
 from trainer.runtime.hyperparameters import Lora
 from trainer.runtime.spec import Base, ModelSpec
@@ -100,3 +100,15 @@ def test_a_checkpoint_of_several_files_gets_one_more(tmp_path):
     write_folder(model, load.load_tokenizer(spec), spec, tmp_path / "out")
     require_kept(base, tmp_path / "out/hf")
     assert len(list((tmp_path / "out/hf").glob("*.safetensors"))) > 2
+
+
+def test_a_model_that_was_trained_in_full_keeps_the_weights_that_its_layers_do_not_use(tmp_path):
+    base = tmp_path / "base"
+    write("gemma3n", base)
+    spec, model, tokenizer = loaded(base, "full")
+    write_folder(model, tokenizer, spec, tmp_path / "out")
+    original, kept = read_checkpoint(base), read_checkpoint(tmp_path / "out" / FOLDERS["model"])
+    # The last two layers use the keys and values of earlier ones; the engine wants them nevertheless.
+    assert original.keys() == kept.keys()
+    name = "model.layers.5.self_attn.k_proj.weight"
+    assert torch.equal(original[name].whole(), kept[name].whole())

@@ -1,4 +1,6 @@
-"""Layers that predict a further token (MTP): transformers loads none, so what it saves has none."""
+"""What transformers does not load of a checkpoint, so that what it saves has none: layers that predict a further token
+(MTP), and weights of layers that use others' instead, as some of Gemma 3n's use the keys of earlier ones.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -11,13 +13,15 @@ from trainer.model.tensors import INDEX, Entry, PlannedTensor, read_checkpoint, 
 from trainer.runtime.converters import PREDICTION_LAYERS, prediction_tensors
 
 
-def copy_prediction_layers(base: Path, folder: Path) -> None:
+def copy_left_out(base: Path, folder: Path) -> None:
     """Adds those of the checkpoint in `base` to the one that transformers saved in `folder`, with the fields of the
-    configuration that count them.
+    configuration that count layers that predict.
     """
-    names = set(prediction_tensors(base))
-    saved = read_checkpoint(folder)
-    added = {name: entry for name, entry in read_checkpoint(base).items() if name in names - saved.keys()}
+    saved, original = read_checkpoint(folder), read_checkpoint(base)
+    modules = {_module_of(name) for name in saved}
+    replaced = {name for name in original if _module_of(name) in modules - {None} and name.endswith(".weight")}
+    names = (set(prediction_tensors(base)) | replaced) - saved.keys()
+    added = {name: entry for name, entry in original.items() if name in names}
     if not added:
         return
     files = {entry.file for entry in saved.values()}
@@ -31,6 +35,12 @@ def copy_prediction_layers(base: Path, folder: Path) -> None:
     index = {"metadata": {"total_size": size}, "weight_map": weight_map | dict.fromkeys(added, new)}
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
     _copy_counts(base / "config.json", folder / "config.json")
+
+
+def _module_of(name: str) -> str | None:
+    """The module in a decoder's layer whose part has this weight; None outside of layers."""
+    module = name.rpartition(".")[0].rpartition(".")[0]
+    return module if ".layers." in module else None
 
 
 def _pieces(entry: Entry) -> Callable[[], Iterator[torch.Tensor]]:
