@@ -1,7 +1,8 @@
 // Jinja as Python renders it. Hugging Face's interpreter writes `true` for `True`, nothing for `None` and JSON for
-// lists, and its lists have no methods; models were trained on what Python renders. The package exports no way to
-// change that, so its classes are changed where this file is loaded.
-import { Environment, Interpreter, Template } from '@huggingface/jinja'
+// lists, its lists have no methods, and what is undefined or of another type ends it where Python goes on; models were
+// trained on what Python renders. The package exports no way to change that, so its classes are changed where this file
+// is loaded.
+import { Environment, Interpreter, Template as Parsed } from '@huggingface/jinja'
 
 /** A value of the interpreter, which does not export its classes. */
 interface Value {
@@ -13,7 +14,8 @@ interface Statement {
 }
 interface Filter extends Statement {
   value?: string
-  callee?: { value?: string }
+  callee?: Filter
+  args?: Statement[]
 }
 interface Member extends Statement {
   computed: boolean
@@ -32,12 +34,22 @@ interface Binary extends Statement {
   left: Statement
   right: Statement
 }
+interface Loop extends Statement {
+  iterable: Statement
+}
+interface Test extends Statement {
+  operand: Statement
+  negate: boolean
+  test: { value: string }
+}
 /** The interpreter's methods by which values become text. */
 interface Internals {
   evaluate(statement: Statement, scope: unknown): Value
   evaluateBlock(statements: Statement[], scope: unknown): Value
   evaluateBinaryExpression(node: Binary, scope: unknown): Value
   evaluateMemberExpression(node: Member, scope: unknown): Value
+  evaluateFor(node: Loop, scope: unknown): Value
+  evaluateTestExpression(node: Test, scope: unknown): Value
   applyFilter(operand: Value, filter: Filter, scope: unknown): Value
 }
 type Class = new (value: unknown) => Value
@@ -50,6 +62,11 @@ const NullValue = classOf(null)
 const IntegerValue = classOf(0)
 const ListValue = classOf([])
 const ObjectValue = classOf({})
+/** Of `instanceof`, TypeScript would conclude that a value is of no other class. */
+const isA = (value: Value, kind: Class): boolean => value instanceof kind
+const numberTypes = new Set(['IntegerValue', 'FloatValue', 'BooleanValue'])
+/** What is undefined can be gone through, too: there is nothing in it. */
+const iterableTypes = new Set(['ArrayValue', 'TupleValue', 'StringValue', 'ObjectValue', 'UndefinedValue'])
 const dictionaryMethods = new Set(['get', 'items', 'keys', 'values'])
 
 /** Statements that write nothing by themselves; all others are expressions. */
@@ -66,7 +83,14 @@ const silent = new Set([
 ])
 
 const internals = Interpreter.prototype as unknown as Internals
-const { applyFilter, evaluate, evaluateBinaryExpression, evaluateMemberExpression } = internals
+const {
+  applyFilter,
+  evaluate,
+  evaluateBinaryExpression,
+  evaluateFor,
+  evaluateMemberExpression,
+  evaluateTestExpression,
+} = internals
 
 /** Dictionaries whose keys are numbers, which the package refuses. */
 const numbered = new WeakMap<Value, Map<number, Value>>()
@@ -96,17 +120,37 @@ internals.evaluate = function (this: Internals, statement, scope) {
 internals.evaluateMemberExpression = function (this: Internals, node, scope) {
   if (node.property.type === 'SliceExpression') return evaluateMemberExpression.call(this, node, scope)
   const evaluated = this.evaluate(node.object, scope)
+  if (evaluated.type === 'UndefinedValue') throw new Error('what is undefined has no members')
   if (!node.computed) {
     // After a dot, a dictionary's method comes before a key of its name.
     const name = (node.property as Statement & { value?: unknown }).value
     const isMethod = evaluated instanceof ObjectValue && typeof name === 'string' && dictionaryMethods.has(name)
     if (isMethod) return (evaluated as Value & { builtins: Map<string, Value> }).builtins.get(name)!
   }
-  const byNumber = numbered.get(evaluated)
-  if (byNumber && node.computed)
-    return byNumber.get(this.evaluate(node.property, scope).value as number) ?? convert(undefined)
   const object: Evaluated = { type: 'Evaluated', evaluated }
-  return evaluateMemberExpression.call(this, { ...node, object }, scope)
+  if (!node.computed) return evaluateMemberExpression.call(this, { ...node, object }, scope)
+  const key = this.evaluate(node.property, scope)
+  const byNumber = numbered.get(evaluated)
+  if (byNumber) return byNumber.get(key.value as number) ?? convert(undefined)
+  // What a value cannot have is undefined.
+  const isIndex = isA(key, IntegerValue) && (isA(evaluated, ListValue) || isA(evaluated, StringValue))
+  if (!isIndex && !isA(key, StringValue)) return convert(undefined)
+  const property: Evaluated = { type: 'Evaluated', evaluated: key }
+  return evaluateMemberExpression.call(this, { ...node, object, property }, scope)
+}
+
+internals.evaluateFor = function (this: Internals, node, scope) {
+  if (node.iterable.type === 'SelectExpression') return evaluateFor.call(this, node, scope)
+  const items = this.evaluate(node.iterable, scope)
+  const evaluated = items.type === 'UndefinedValue' ? convert([]) : items
+  const iterable: Evaluated = { type: 'Evaluated', evaluated }
+  return evaluateFor.call(this, { ...node, iterable }, scope)
+}
+
+internals.evaluateTestExpression = function (this: Internals, node, scope) {
+  if (node.test.value !== 'iterable' && node.test.value !== 'sequence')
+    return evaluateTestExpression.call(this, node, scope)
+  return convert(iterableTypes.has(this.evaluate(node.operand, scope).type) !== node.negate)
 }
 
 internals.evaluateBlock = function (this: Internals, statements, scope) {
@@ -119,13 +163,57 @@ internals.evaluateBlock = function (this: Internals, statements, scope) {
 }
 
 internals.evaluateBinaryExpression = function (this: Internals, node, scope) {
-  if (node.operator.value !== '~') return evaluateBinaryExpression.call(this, node, scope)
-  return new StringValue(textOf(this.evaluate(node.left, scope)) + textOf(this.evaluate(node.right, scope)))
+  const operation = operations[node.operator.value]
+  if (!operation) return evaluateBinaryExpression.call(this, node, scope)
+  return convert(operation(this.evaluate(node.left, scope), this.evaluate(node.right, scope)))
 }
 
-internals.applyFilter = function (this: Internals, operand, filter, scope) {
-  const name = filter.type === 'Identifier' ? filter.value : filter.callee?.value
-  if (name === 'string') return new StringValue(textOf(operand))
+const operations: Record<string, (left: Value, right: Value) => string | boolean> = {
+  '~': (left, right) => textOf(left) + textOf(right),
+  '==': isEqual,
+  '!=': (left, right) => !isEqual(left, right),
+  in: isIn,
+  'not in': (left, right) => !isIn(left, right),
+}
+
+/** `left == right` of Python. */
+function isEqual(left: Value, right: Value): boolean {
+  if (numberTypes.has(left.type) && numberTypes.has(right.type)) return Number(left.value) === Number(right.value)
+  if (left.type !== right.type) return false
+  if (isA(left, ListValue)) {
+    const [items, others] = [left.value as Value[], right.value as Value[]]
+    return items.length === others.length && items.every((item, at) => isEqual(item, others[at]!))
+  }
+  if (isA(left, ObjectValue)) {
+    const [entries, others] = [left.value as Map<string, Value>, right.value as Map<string, Value>]
+    return (
+      entries.size === others.size &&
+      [...entries].every(([key, item]) => others.has(key) && isEqual(item, others.get(key)!))
+    )
+  }
+  return left.value === right.value
+}
+
+/** `item in container` of Python. */
+function isIn(item: Value, container: Value): boolean {
+  if (container.type === 'UndefinedValue') return false
+  if (isA(container, ListValue)) return (container.value as Value[]).some((each) => isEqual(item, each))
+  if (isA(container, ObjectValue)) {
+    const key = item.value as never
+    return (numbered.get(container) ?? (container.value as Map<unknown, Value>)).has(key)
+  }
+  if (isA(container, StringValue) && isA(item, StringValue))
+    return (container.value as string).includes(item.value as string)
+  throw new Error(`'in' needs a text in a text, or a list or dictionary: got ${item.type} in ${container.type}`)
+}
+
+internals.applyFilter = function (this: Internals, given, filter, scope) {
+  // Parentheses without arguments change nothing.
+  if (filter.callee?.type === 'Identifier' && filter.args?.length === 0)
+    return this.applyFilter(given, filter.callee, scope)
+  const name = (filter.type === 'Identifier' ? filter.value : filter.callee?.value) ?? ''
+  if (name === 'string') return new StringValue(textOf(given))
+  const operand = operandOf(given, name)
   if (operand instanceof ListValue) {
     const items = operand.value as Value[]
     if (name === 'join') {
@@ -139,6 +227,20 @@ internals.applyFilter = function (this: Internals, operand, filter, scope) {
       })
   }
   return applyFilter.call(this, operand, filter, scope)
+}
+
+/** Filters that take the text of any value. */
+const textFilters = new Set(['upper', 'lower', 'title', 'capitalize', 'trim', 'replace'])
+/** Filters that go through what they are given: what is undefined has nothing in it. */
+const listFilters = new Set(
+  'items length list join sort unique reverse first last map select reject selectattr rejectattr'.split(' '),
+)
+
+/** What a filter takes a value for. */
+function operandOf(value: Value, filter: string): Value {
+  if (textFilters.has(filter)) return new StringValue(textOf(value))
+  if (value.type === 'UndefinedValue' && listFilters.has(filter)) return filter === 'items' ? convert({}) : convert([])
+  return value
 }
 
 const listMethods: Record<string, (list: Value[], args: Value[]) => Value | undefined> = {
@@ -220,4 +322,10 @@ export function pythonString(text: string): string {
   return quote + written + quote
 }
 
-export { Template }
+/** A parsed chat template. */
+export class Template extends Parsed {
+  /** What a conversation does not have is None, and not undefined, as transformers passes it. */
+  override render(variables: Record<string, unknown>): string {
+    return super.render({ tools: null, documents: null, ...variables })
+  }
+}

@@ -30,7 +30,7 @@ const flags = call('call_number_2', 'set_flags', { nothing: null, off: false, on
 const nested = call('call_number_3', 'nested', { list: [1, 2.5], tree: { deep: { flag: true }, inner: "it's" } })
 const result = (tool_call_id: string, content: string) => ({ role: 'tool', tool_call_id, content })
 const thinking = 'First I look.\nThen I say.'
-const rows: object[][] = [
+const conversations: object[][] = [
   [user('Hi'), { role: 'assistant', content: '', tool_calls: [noted] }, result('call_number_1', 'Done')],
   [
     system,
@@ -54,6 +54,36 @@ const rows: object[][] = [
     { role: 'assistant', content: 'Well.' },
     user('Good.'),
   ],
+]
+
+/** A tool, with what is given of it. */
+const tool = (given: object) => [{ type: 'function', function: { name: 'f', description: 'A tool.', ...given } }]
+/** Properties as programs write them for values that may be absent, of several types or of a type elsewhere. */
+const shapes: Record<string, unknown> = {
+  reference: { $ref: '#/$defs/point' },
+  several: { anyOf: [{ type: 'integer' }, { type: 'null' }], default: null, title: 'A' },
+  types: { type: ['integer', 'null'], description: 'A' },
+  values: { enum: ['x', 1, null, true] },
+  constant: { const: 'x' },
+  anything: true,
+  nothing_said: {},
+  list: { type: 'array' },
+  list_of_several: { type: 'array', items: { anyOf: [{ type: 'string' }, { type: 'number' }] } },
+  tuple: { type: 'array', prefixItems: [{ type: 'string' }] },
+  map: { type: 'object', additionalProperties: { type: 'integer' } },
+  no_description: { type: 'string', description: null },
+}
+const rows: { messages: object[]; tools: object[] }[] = [
+  ...conversations.map((messages) => ({ messages, tools })),
+  ...Object.entries(shapes).map(([name, shape]) => {
+    const $defs = { point: { type: 'object', properties: { x: { type: 'number' } } } }
+    const parameters = { type: 'object', properties: { [name]: shape }, required: [name], $defs }
+    return { messages: [user('Hi')], tools: tool({ parameters }) }
+  }),
+  ...[{}, { parameters: {} }, { parameters: { type: 'object', additionalProperties: true } }].map((given) => ({
+    messages: [user('Hi')],
+    tools: tool(given),
+  })),
 ]
 
 /** Templates that transformers cannot render as they are served: it refuses to change lists, and escapes for HTML. */
@@ -83,7 +113,7 @@ test('rows with tools and thoughts render in training as in serving', { skip: mi
   const names = (process.env.TEST_FULL ? templateNames : few).filter((name) => !unlike.includes(name))
   const templates = names.map((name) => ({ source: sourceOf(name), controls: controlsIn(sourceOf(name)) }))
   const request = path.join(folder, 'request.json')
-  writeFileSync(request, JSON.stringify({ tokenizer, templates, rows: rows.map((messages) => ({ messages, tools })) }))
+  writeFileSync(request, JSON.stringify({ tokenizer, templates, rows }))
   const printed = execFileSync(
     path.join(root, '.local/python/bin/python'),
     ['-m', 'tests.support.render_rows', request],
@@ -93,16 +123,16 @@ test('rows with tools and thoughts render in training as in serving', { skip: mi
   for (const [index, name] of names.entries()) {
     const model = modelWith(templates[index]!.source)
     Object.assign(model.vocab, { bos_text: '<|im_start|>', eos_text: '<|im_end|>' })
-    const served = rows.map((messages) => {
+    const served = rows.map((row) => {
       try {
-        return stripMarkers(prepareConversation(model, ask({ messages, tools })).prompt)
+        return stripMarkers(prepareConversation(model, ask(row)).prompt)
       } catch (error) {
         if (!(error instanceof ApiError)) throw error
         return null
       }
     })
     for (const [row, prompt] of served.entries())
-      assert.equal(trained[index]!.prompts[row], prompt, `${name}, row ${row}`)
+      assert.equal(prompt, trained[index]!.prompts[row], `${name}, row ${JSON.stringify(rows[row])}`)
     const { controls } = templates[index]!
     const spelled = (texts: readonly string[]) => controls.filter((text) => texts.includes(text))
     // A vocabulary whose control tokens are the template's markers.
