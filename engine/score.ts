@@ -1,6 +1,6 @@
 // Command line: `node engine/score.ts MODEL.gguf LIBRARY_FOLDER ROWS.json [ADAPTER.gguf]`: prints the log-probabilities
-// of rows of tokens under a model, and under it with an adapter, as JSON. Exits with 3 and a reason on stderr where the
-// files are none of the library's. Ends when standard input closes.
+// of rows of tokens under a model, and under it with an adapter, as JSON. Without rows it loads the files alone. Exits
+// with 3 and a reason on stderr where the files are none of the library's. Ends when standard input closes.
 import { readFileSync } from 'node:fs'
 import { setPriority } from 'node:os'
 import { dieWithParent } from '../lib/child-process.ts'
@@ -34,11 +34,15 @@ function reasonNotToLoad(library: Library, path: string): string {
   const { logged } = withLogs(library, () =>
     library.llama_model_load_from_file(path, library.llama_model_default_params()),
   )
-  return (/error loading model: (.*)/.exec(logged)?.[1] ?? logged.split('\n').at(-1)) || 'it names no reason'
+  const said = logged.replace(/\s*llama_model_load_from_file_impl: .*$/s, '')
+  const reason = /error loading model: (.*)/.exec(said)?.[1] ?? said.split('\n').at(-1)
+  if (reason?.startsWith('llama_model_loader: failed to load model')) return 'its header cannot be read'
+  return reason || 'it names no reason'
 }
 
 /** The natural log-probability of each token but the first of a row. */
 function score(library: Library, model: Model, rows: readonly number[][], adapter: Pointer): number[][] {
+  if (rows.length === 0) return []
   const length = Math.max(...rows.map((tokens) => tokens.length))
   const context = createContext(library, model, {
     sequences: 1,

@@ -30,8 +30,8 @@ export async function fetchCheckpoint(id: string, folder: string, signal: AbortS
   const pinned = path.join(folder, 'revision')
   try {
     const { revision, files } = await listCheckpoint(source, 'main', signal)
-    // A file of another revision may have the same size.
-    if (existsSync(pinned) && readFileSync(pinned, 'utf8') !== revision) rmSync(hf, { recursive: true, force: true })
+    // A file of another revision, or of a folder whose copying was killed, may have the same size.
+    if (!existsSync(pinned) || readFileSync(pinned, 'utf8') !== revision) rmSync(hf, { recursive: true, force: true })
     mkdirSync(hf, { recursive: true })
     writeFileSync(pinned, revision)
     await fetchFiles(source, revision, files, hf, signal)

@@ -49,10 +49,8 @@ export async function addModel(
     const described = from?.startsWith(ollama) ? from : 'a GGUF file'
     const converters = path.join(root, '.local/llama/source')
     const source = from ? ['folder', '--source', path.resolve(from)] : ['hub', '--repo', id]
-    const program = gguf
-      ? ['trainer.cli.add_gguf', '--source', gguf, '--from', described]
-      : ['trainer.cli.prepare_base', ...source, '--converters', converters, '--node', process.execPath]
-    const args = ['-m', ...program, '--id', id, '--out', temporary]
+    const what = gguf ? ['gguf', '--source', gguf, '--from', described] : [...source, '--converters', converters]
+    const args = ['-m', 'trainer.cli.add_base', ...what, '--node', process.execPath, '--id', id, '--out', temporary]
     const status = await runPython(args, json ? process.stderr : process.stdout, interrupted.signal)
     if (status !== 0) {
       rmSync(temporary, { recursive: true, force: true })

@@ -3,12 +3,13 @@
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import { promisify } from 'node:util'
 import { root } from '../../lib/root.ts'
+import { until } from '../support/client.ts'
 import { full } from '../support/full.ts'
 import { startApp } from '../support/service.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'
@@ -25,12 +26,16 @@ const add = (models: string, id: string, from: string) =>
   run(path.join(root, 'tunery'), ['models', 'add', id, '--from', from], {
     env: { ...process.env, TUNERY_MODELS_DIR: models, OLLAMA_MODELS: store },
   })
-const refused = (from: string, reason: RegExp) =>
-  assert.rejects(add(path.join(folder, 'none'), 'test/none', from), ({ stderr }) => {
-    assert.match(stderr, reason)
-    assert.doesNotMatch(stderr, /Traceback/)
+async function refused(from: string, reason: RegExp) {
+  const models = mkdtempSync(path.join(folder, 'none-'))
+  await assert.rejects(add(models, 'test/none', from), ({ code, stderr }) => {
+    assert.equal(code, 2, stderr)
+    assert.match(stderr.trim().split('\n').at(-1), reason)
+    assert.doesNotMatch(stderr, /Traceback|^ +at /m)
     return true
   })
+  assert.deepEqual(readdirSync(models), [], 'nothing stays behind')
+}
 
 /** Stores these bytes under the hash of the weights, as Ollama's model `small:1b`. */
 function storeInOllama(bytes: Uint8Array) {
@@ -83,6 +88,57 @@ test('what is absent, damaged or cut is refused in a sentence', async () => {
   await refused('ollama:../../etc', /not a name of an Ollama model/)
   storeInOllama(weights.subarray(1))
   await refused('ollama:small:1b', /is damaged/)
-  writeFileSync(path.join(folder, 'cut.gguf'), weights.subarray(0, 2000))
-  await refused(path.join(folder, 'cut.gguf'), /cut\.gguf cannot be read/)
+  writeFileSync(path.join(store, 'manifests/registry.ollama.ai/library/small/1b'), '{')
+  await refused('ollama:small:1b', /names no weights/)
+  const cut = path.join(folder, 'cut.gguf')
+  writeFileSync(cut, weights.subarray(0, -1))
+  await refused(cut, /cannot serve cut\.gguf, or it is cut off: .*not within the file/)
+})
+
+const uint64 = (...values: bigint[]) => Buffer.from(new BigUint64Array(values).buffer)
+const uint32 = (...values: number[]) => Buffer.from(new Uint32Array(values).buffer)
+const text = (value: string) => Buffer.concat([uint64(BigInt(value.length)), Buffer.from(value)])
+const [stringType, arrayType, uint32Type] = [8, 9, 4]
+
+test('a file of no known architecture, or that claims more than it has, is refused at once', async () => {
+  const header = (fields: bigint) => [Buffer.from('GGUF'), uint32(3), uint64(0n, fields)]
+  const name = [text('general.architecture'), uint32(stringType), text('unknown')]
+  const length = [text('unknown.context_length'), uint32(uint32Type, 2048)]
+  const hostile = path.join(folder, 'hostile.gguf')
+  writeFileSync(hostile, Buffer.concat([...header(2n), ...name, ...length]))
+  await refused(hostile, /cannot serve hostile\.gguf.*unknown model architecture/)
+  const endless = [text('endless'), uint32(arrayType, uint32Type), uint64(1n << 60n)]
+  writeFileSync(hostile, Buffer.concat([...header(2n), ...name, ...endless]))
+  await refused(hostile, /cannot serve hostile\.gguf.*header cannot be read/)
+})
+
+test('a checkpoint whose files are none is refused in a sentence', async () => {
+  const checkpoint = path.join(folder, 'checkpoint')
+  mkdirSync(checkpoint)
+  for (const [config, reason] of [
+    ['', /config\.json is not a JSON object/],
+    ['[]', /config\.json is not a JSON object/],
+    ['{}', /no safetensors files/],
+  ] as const) {
+    writeFileSync(path.join(checkpoint, 'config.json'), config)
+    await refused(checkpoint, reason)
+  }
+  // The tensors are read before the configuration's architecture.
+  writeFileSync(path.join(checkpoint, 'config.json'), '{"architectures": [{}]}')
+  writeFileSync(path.join(checkpoint, 'model.safetensors'), '')
+  await refused(checkpoint, /could not be added: Its files cannot be read \(TypeError: /)
+})
+
+test('an interrupted command says so and leaves nothing, nor a program that writes on', async () => {
+  const models = mkdtempSync(path.join(folder, 'stopped-'))
+  const checkpoint = path.join(tinyModelsDir(), tiny, 'hf')
+  const adding = add(models, 'test/stopped', checkpoint)
+  await until('the files to be copied', () => existsSync(path.join(models, '.adding/test/stopped/hf')))
+  adding.child.kill('SIGINT')
+  await assert.rejects(adding, ({ code, stderr }) => {
+    assert.equal(code, 130)
+    assert.doesNotMatch(stderr, /Traceback/)
+    return true
+  })
+  assert.deepEqual(readdirSync(models), [])
 })

@@ -1,31 +1,26 @@
-"""Adds a base of a GGUF file: `python -m trainer.cli.add_gguf --id ID --source FILE --from TEXT --out DIR`.
+"""Adds a base of a GGUF file: `python -m trainer.cli.add_base gguf --id ID --source FILE --from TEXT --out DIR --node
+NODE`, with the program of Node.
 
-Writes `model.gguf` and `model.json`, and `hf/` where transformers reads weights and tokenizer back as the engine does;
-without it the base can be served and not trained, and `model.json` says why (`untrainable`). Exits with EXIT_REPORTED
-if the reason is printed.
+The engine must load and compute it. Writes `model.gguf` and `model.json`, and `hf/` where transformers reads weights
+and tokenizer back as the engine does; without it the base can be served and not trained, and `model.json` says why
+(`untrainable`).
 """
 
 import argparse
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
-from trainer.cli.prepare_base import EXIT_REPORTED, PRE_TOKENIZERS, restore_from_gguf, tokenizer_of
+from trainer.cli.prepare_base import PRE_TOKENIZERS, restore_from_gguf, tokenizer_of
+from trainer.run.engine import Engine
 from trainer.runtime.files import sha256_of
 from trainer.runtime.protocol import end_with_server
 
 
-class NoBaseError(Exception):
-    """The file is no base. The message says why, as the rest of a sentence about it."""
-
-
 def described(file: Path) -> tuple[dict[str, Any], str]:
-    """What `model.json` says of a GGUF file, and its tokenizer's name. Raises NoBaseError, and any error for a damaged
-    file.
-    """
+    """What `model.json` says of a GGUF file, and its tokenizer's name. Raises RuntimeError if the file is no base."""
     import gguf
 
     reader = gguf.GGUFReader(file)
@@ -35,12 +30,12 @@ def described(file: Path) -> tuple[dict[str, Any], str]:
 
     architecture = field("general.architecture")
     if field("general.type") not in (None, "model") or architecture == "clip":
-        raise NoBaseError("is a part of a model, such as a projector or an adapter, and not a base")
+        raise RuntimeError("It is a part of a model, such as a projector or an adapter, and not a base.")
     if field("split.count") not in (None, 0, 1):
-        raise NoBaseError("is one of several parts; join them with llama-gguf-split first")
+        raise RuntimeError("It is one of several parts; join them with llama-gguf-split first.")
     length = field(f"{architecture}.context_length")
-    if not isinstance(length, int):
-        raise NoBaseError(f"does not say how long the context of its architecture ({architecture}) is")
+    if not isinstance(length, int) or length < 1:
+        raise RuntimeError(f"It does not say how long the context of its architecture ({architecture}) is.")
     embedding = field(f"{architecture}.pooling_type") in (1, 2, 3)
     parameters = sum(int(tensor.n_elements) for tensor in reader.tensors)
     facts = {"kind": "embedding" if embedding else "text", "parameters": parameters, "context_length": length}
@@ -63,21 +58,25 @@ def restore(out: Path, tokenizer: str) -> str | None:
 
 
 def main() -> None:
-    """Adds the file that the command line names. Prints why it cannot be read, and exits with EXIT_REPORTED."""
+    """Adds the file that the command line names. Raises RuntimeError with a reason for the user."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--id", required=True)
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--from", dest="origin", required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--node", type=Path, required=True)
     args = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     end_with_server()
+    engine = Engine(args.node)
+    # The reader of Python believes every length that a file names.
     try:
+        engine.load(args.source)
         facts, tokenizer = described(args.source)
-    except Exception as problem:
-        damaged = f"cannot be read as a GGUF file; it may be cut off ({type(problem).__name__})"
-        print(f"{args.source} {problem if isinstance(problem, NoBaseError) else damaged}.", file=sys.stderr)
-        raise SystemExit(EXIT_REPORTED) from None
+        if facts["kind"] == "text":
+            engine.compute(args.source)
+    except RuntimeError as problem:
+        raise RuntimeError(f"The engine cannot serve {args.source.name}, or it is cut off: {problem}") from problem
     shutil.rmtree(args.out, ignore_errors=True)
     args.out.mkdir(parents=True)
     shutil.copyfile(args.source, args.out / "model.gguf")
@@ -93,7 +92,3 @@ def main() -> None:
     }
     (args.out / "model.json").write_text(json.dumps(model, indent=2) + "\n")
     print(f"It can be served, but not trained: {untrainable}." if untrainable else "It can be served and trained.")
-
-
-if __name__ == "__main__":
-    main()

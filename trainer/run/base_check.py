@@ -1,10 +1,7 @@
 """Whether the engine computes what the trainer does, checked when a base is added: after a training it is too late."""
 
-import json
 import shutil
-import subprocess
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,53 +17,16 @@ from trainer.model.model import Model
 from trainer.model.targets import targets_of
 from trainer.run.artifact import save_merged
 from trainer.run.convert_to_gguf import convert_model
+from trainer.run.engine import Engine
 from trainer.runtime import process_memory
 from trainer.runtime.errors import JobError, without_paths
 
-ROOT = Path(__file__).parents[2]
 ROWS, LENGTH = 2, 40
 # A share of the weights' own output: the adapter must change what the model says by more than rounding does.
 STRENGTH = 0.3
 # In nats, beside a share of how far the log-probabilities of random tokens are apart: another model's differ by about
 # that much, rounding by a hundredth.
 ROUNDING, SHARE = 0.01, 0.25
-
-
-@dataclass(frozen=True)
-class Engine:
-    """What scores rows: the program of Node, which runs the engine's own."""
-
-    node: Path
-
-    def score(self, gguf: Path, rows: torch.Tensor, adapter: Path | None = None) -> dict[str, torch.Tensor]:
-        """Log-probabilities of all tokens but the first, [rows, tokens - 1], of `base` and `adapter`. Raises
-        RuntimeError with the engine's reason.
-        """
-        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-            json.dump(rows.tolist(), file)
-            file.flush()
-            program = [self.node, ROOT / "engine/score.ts", gguf, ROOT / ".local/llama/lib", file.name]
-            child = subprocess.Popen(
-                [str(part) for part in [*program, *([adapter] if adapter else [])]],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            with child:
-                # It ends when its input closes: not before its answer is here.
-                assert child.stdout and child.stderr
-                answer, reason = child.stdout.read(), child.stderr.read()
-        if child.returncode < 0:
-            raise RuntimeError("its library ends the process, as it does where a field of the configuration is missing")
-        if child.returncode:
-            raise RuntimeError(without_paths((reason.strip().splitlines() or ["it names no reason"])[-1]))
-        # JSON has no NaN.
-        return {
-            name: torch.tensor([[float("nan") if value is None else value for value in row] for row in scores])
-            for name, scores in json.loads(answer).items()
-            if scores is not None
-        }
 
 
 def check_base(
