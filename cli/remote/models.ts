@@ -2,7 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Option } from 'commander'
 import { isMet, trialsOf } from '../../contract/families.ts'
-import type { Model, ModelsQuery, Need, TunedModel } from '../../sdk/index.ts'
+import type { Model, ModelsQuery, Need, TunedModel, TunedModelDetails } from '../../sdk/index.ts'
 import { CommandError, UsageError } from '../support/errors.ts'
 import { typed } from '../support/invocation.ts'
 import { type GlobalOptions, type Program, runs } from '../support/options.ts'
@@ -213,6 +213,7 @@ async function showModel(id: string, options: GlobalOptions): Promise<void> {
       ['made', time(model.created_at)],
       ['job', model.job_id],
       ['engine', model.comparison && (model.comparison.agrees ? 'agrees with the trainer' : model.comparison.problem)],
+      ['system prompt', model.trained_with && systemPromptOf(model.trained_with)],
       ...model.lineage.steps.map((step, index): [string, string] => [
         index === 0 ? 'lineage' : '',
         `${step.name ?? step.model_id} (${[step.method, step.dataset?.name].filter(Boolean).join(', ') || 'uploaded'})`,
@@ -220,6 +221,10 @@ async function showModel(id: string, options: GlobalOptions): Promise<void> {
     ]),
   )
 }
+
+/** With which system prompt a model is to be asked. */
+const systemPromptOf = ({ system_prompt, system_prompt_text }: NonNullable<TunedModelDetails['trained_with']>) =>
+  ({ same: system_prompt_text, none: 'its rows had none', varies: 'its rows had several' })[system_prompt]
 
 async function downloadModel(id: string, options: GlobalOptions & { detach?: boolean }): Promise<void> {
   const { tunery } = connect(options)
