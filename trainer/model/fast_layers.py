@@ -484,13 +484,13 @@ def install(model: Model) -> bool:
     replace_forward(inner.embed_tokens, embed_in_float32)
     replace_forward(inner.norm, lambda x: final(x).to(dtype))
     head = model.get_base_model().lm_head
-    if isinstance(head, torch.nn.Linear) and is_plain(head) and head.bias is None and not changes_logits(model):
+    if isinstance(head, torch.nn.Linear) and is_plain(head) and head.bias is None and not _changes_logits(model):
         # Read by `evaluate.losses`. A tuple, so that torch does not register the modules a second time.
         model.body_and_head = (inner, head.weight)
     return True
 
 
-def changes_logits(model: Model) -> bool:
+def _changes_logits(model: Model) -> bool:
     """Whether a model does more to its logits than its head."""
     config = model.config.get_text_config()
     names = ("final_logit_softcapping", "logits_scaling", "logit_scale")

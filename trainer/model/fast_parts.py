@@ -11,7 +11,7 @@ from torch.nn.functional import gelu, silu
 
 from trainer.data.layout import layout_of
 from trainer.model import kernels
-from trainer.model.fast_layers import Norm, changes_logits, norm_of
+from trainer.model.fast_layers import Norm, norm_of
 from trainer.model.fast_lora import LinearGroup, is_plain
 from trainer.model.model import Decoder, Model, base_of, linear_of, replace_forward
 
@@ -220,18 +220,26 @@ def _compute(module: torch.nn.Module, function: type[torch.autograd.Function], p
 
 
 def _replace_head(model: Model, base: Model) -> None:
-    """Lets `HeadLoss` compute the loss, if logits are products of the decoder's vectors and the head."""
+    """Lets `HeadLoss` compute the loss, if logits are products of the decoder's vectors and the head, or all times a
+    number.
+    """
     head = base.get_output_embeddings()
     if not isinstance(head, torch.nn.Linear) or not is_plain(head) or head.bias is not None:
         return
+    config = base.config
     # A cap changes small logits so little that a comparison misses it.
-    if changes_logits(base) or base.config is not base.config.get_text_config():
+    if config is not config.get_text_config() or any(
+        "softcap" in name and value for name, value in vars(config).items()
+    ):
         return
     decoder, weight = cast(Decoder, base.get_decoder()), head.weight
     tokens = torch.arange(ROWS, device=weight.device)[None]
     inputs = {"input_ids": tokens + 1, "position_ids": tokens, "layout": layout_of([0], [ROWS]), "use_cache": False}
     with torch.no_grad():
         hidden = decoder(**inputs).last_hidden_state
-        if hidden.dtype == weight.dtype and _is_near(base(**inputs).logits.float(), (hidden @ weight.T).float()):
-            # Read by `evaluate.losses`. A tuple, so that torch does not register the modules a second time.
-            model.body_and_head = (decoder, weight)
+        logits, products = base(**inputs).logits.float(), (hidden @ weight.T).float()
+    scale = float((logits * products).sum() / products.square().sum())
+    scale = 1.0 if abs(scale - 1) < TOLERANCE / 10 else scale
+    if hidden.dtype == weight.dtype and _is_near(logits, products * scale):
+        # Read by `evaluate.losses`. A tuple, so that torch does not register the modules a second time.
+        model.body_and_head, model.head_scale = (decoder, weight), scale

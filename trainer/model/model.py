@@ -27,8 +27,9 @@ class Model(Protocol):
 
     Added by the trainer: `served` (load.py), how it computes as it will be served; `features` (the loop), the vectors
     of pictures, None for text alone; `body_and_head` (fast_layers.py), the decoder and the head's frozen weights
-    [vocabulary, width] where `HeadLoss` may compute the loss; `keeps_apart` (position_mixers.py), whether documents may
-    share a pass, and the `apart_problem` that keeps them from it.
+    [vocabulary, width] where `HeadLoss` may compute the loss; `head_scale` (fast_parts.py), what that multiplies logits
+    with; `keeps_apart` (position_mixers.py), whether documents may share a pass, and the `apart_problem` that keeps
+    them from it.
     """
 
     # transformers' configuration, whose fields differ by family.
@@ -45,6 +46,7 @@ class Model(Protocol):
     served: "Served | None"
     features: PictureVectors | None
     body_and_head: "tuple[Decoder, torch.Tensor]"
+    head_scale: float
     keeps_apart: bool
     apart_problem: str
 

@@ -39,7 +39,8 @@ def losses(model: Model, packed: Pack) -> torch.Tensor:
     hidden = body(
         **inputs_of(model, packed), position_ids=packed.positions, layout=packed.layout, use_cache=False
     ).last_hidden_state[0]
-    return HeadLoss.apply(hidden.index_select(0, packed.chosen), weight, packed.next_ids)
+    chosen, scale = hidden.index_select(0, packed.chosen), getattr(model, "head_scale", 1.0)
+    return HeadLoss.apply(chosen if scale == 1 else chosen * scale, weight, packed.next_ids)
 
 
 def limits_of_scoring(limits: Limits) -> Limits:
