@@ -302,6 +302,9 @@ test('a usage threshold is reported once per percentage and period, with the usa
     ],
   )
   assert.deepEqual(of('requests_per_day'), [50], '7 of the tier’s 10')
+  const { period } = reported.find(({ metric }) => metric === 'requests_per_day')!
+  assert.match(period.from, /T00:00:00\.000Z$/)
+  assert.equal(Date.parse(period.to) - Date.parse(period.from), 86_400_000)
   const first = reported.find(({ metric }) => metric === 'tokens_per_month')!
   assert.match(first.period.from, /-01T00:00:00\.000Z$/)
   assert.ok(first.used >= (first.threshold * first.percent) / 100)

@@ -42,6 +42,7 @@ test('percentiles are of the nearest rank, to 2.5 %, whatever the order; a time 
   assert.equal(percentilesOf({}), null)
   assert.deepEqual(ofTimes(0.4), { p50: 0, p95: 0 })
   assert.deepEqual(ofTimes(1), { p50: 1, p95: 1 })
+  assert.deepEqual(ofTimes(1, 0.4, 0.4, 0.4), { p50: 0, p95: 1 })
   const near = (actual: number, expected: number) => assert.ok(Math.abs(actual / expected - 1) < 0.025, `${actual}`)
   const { p50, p95 } = ofTimes(9000, 8, 300, 20)!
   near(p50, 20)
