@@ -316,7 +316,7 @@ test('a name is enough where an id is asked for; of several with one name the id
 
 test('train without a model begins with the recommended base, and holds a tenth of the rows out', async () => {
   const file = inFolder('twenty.jsonl', colourRows(20))
-  const started = (...words: string[]) => json('train', file, '--no-estimate', '--epochs', '100', '--detach', ...words)
+  const started = (...words: string[]) => json('train', file, '--no-estimate', '--epochs', '50', '--detach', ...words)
   const splitOf = ({ config }: { config: { evaluation_config?: { validation_split?: number } } }) =>
     config.evaluation_config?.validation_split
   const job = await started()
@@ -324,7 +324,7 @@ test('train without a model begins with the recommended base, and holds a tenth 
   assert.equal(splitOf(job), 0.1)
   const all = await started('--no-hold-out')
   assert.equal(splitOf(all), undefined)
-  const few = await json('train', inFolder('nine.jsonl', colourRows(9)), '--no-estimate', '--epochs', '100', '--detach')
+  const few = await json('train', inFolder('nine.jsonl', colourRows(9)), '--no-estimate', '--epochs', '50', '--detach')
   assert.equal(splitOf(few), undefined, 'a tenth of nine rows is none')
   for (const { id } of [job, all, few]) await json('jobs', 'cancel', id)
   await app.untilEnded(job.id)
