@@ -41,8 +41,8 @@ def fast_layers_cell(folder: Path, described: dict) -> str:
 
 
 def _recorded(install, name: str, results: dict):
-    def recorded(model):
-        results[name] = install(model)
+    def recorded(*arguments):
+        results[name] = install(*arguments)
         return results[name]
 
     return recorded
