@@ -16,7 +16,7 @@ from peft.tuners.lora.layer import LoraLayer, ParamWrapper
 from peft.utils import transformers_weight_conversion as conversion
 from torch.nn.functional import linear
 
-from trainer.model.model import Model, base_of, factors_of, replace_forward
+from trainer.model.model import Model, base_of, decoder_of, factors_of, replace_forward
 
 # The weight [outputs, inputs] of an expert, by the name of its layer and the expert's number.
 Weights = Callable[[str, int], torch.Tensor]
@@ -34,7 +34,7 @@ def stacked(module: torch.nn.Module) -> list[str]:
 
 def expert_modules(model: Model) -> Iterator[tuple[str, torch.nn.Module]]:
     """The modules of the decoder's layers that have stacked experts, by their names."""
-    decoder = {id(module) for _, module in base_of(model).get_decoder().named_modules()}
+    decoder = {id(module) for _, module in decoder_of(base_of(model)).named_modules()}
     for name, module in base_of(model).named_modules():
         if id(module) in decoder and ".layers." in name and not isinstance(module, LoraLayer) and stacked(module):
             yield name, module

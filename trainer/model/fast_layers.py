@@ -17,7 +17,7 @@ from trainer.model.attention import Rule, attend, recorded_rules
 from trainer.model.attention_rows import gather, gather_backward, scatter, scatter_backward
 from trainer.model.fast_lora import LinearGroup, copies_of, is_plain
 from trainer.model.fused_layers import FusedLayer, kernels_for
-from trainer.model.model import DecoderLayer, Model, linear_of, replace_forward
+from trainer.model.model import DecoderLayer, Model, decoder_of, linear_of, replace_forward
 from trainer.model.position_mixers import LENGTHS, first_calls, relative_differences, structure_of
 
 # Layers that are known to be made so before a base is loaded, for the prediction of its memory.
@@ -460,7 +460,7 @@ def install(model: Model) -> bool:
     `model` is a peft model on a causal language model, or a vision base with one, whose attention is
     `packed_attention`.
     """
-    inner = model.get_base_model().get_decoder()
+    inner = decoder_of(model.get_base_model())
     layers = list(getattr(inner, "layers", []))
     if not layers or not all(_is_understood(layer) for layer in layers):
         return False

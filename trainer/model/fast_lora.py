@@ -206,6 +206,13 @@ def copies_of(groups: list[LinearGroup]) -> Callable[[], None]:
     return lambda: torch._foreach_copy_(list(targets), [source.detach() for source in sources])
 
 
+def own(y: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """y [tokens, outputs] as [..., outputs] of an input's shape [..., inputs], and for autograd no view: Llama 4's
+    mixtures add to such a result in place.
+    """
+    return torch.ops.aten._unsafe_view(y, [*shape[:-1], y.shape[-1]])
+
+
 class Adapted(torch.autograd.Function):
     """All layers of a group for one input [..., inputs], with gradients for the input, A and B."""
 
@@ -215,7 +222,7 @@ class Adapted(torch.autograd.Function):
         joint, saved = group.forward(flat)
         ctx.save_for_backward(*saved)
         ctx.group, ctx.shape = group, x.shape
-        return tuple(y.view(*x.shape[:-1], -1) for y in group.outputs_of(joint))
+        return tuple(own(y, x.shape) for y in group.outputs_of(joint))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:

@@ -12,8 +12,8 @@ from torch.nn.functional import gelu, silu
 from trainer.data.layout import layout_of
 from trainer.model import kernels
 from trainer.model.fast_layers import Norm, norm_of
-from trainer.model.fast_lora import LinearGroup, is_plain
-from trainer.model.model import Decoder, Model, base_of, linear_of, replace_forward
+from trainer.model.fast_lora import LinearGroup, is_plain, own
+from trainer.model.model import Decoder, Model, base_of, decoder_of, linear_of, replace_forward
 
 # The largest relative difference of a module's results: those of bfloat16.
 TOLERANCE = 0.02
@@ -125,7 +125,7 @@ class _GatedMlp(torch.autograd.Function):
         out, down_saved = mlp.down.forward(product)
         ctx.save_for_backward(gate_up, *gate_up_saved, *down_saved)
         ctx.mlp, ctx.shape, ctx.count = mlp, x.shape, len(gate_up_saved)
-        return out.view(*x.shape[:-1], -1)
+        return own(out, x.shape)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -186,7 +186,7 @@ def install(model: Model) -> set[torch.nn.Module]:
     if not kernels.available(weight.device, weight.dtype):
         return set()
     done: set[torch.nn.Module] = set()
-    decoder = cast(torch.nn.Module, base.get_decoder())
+    decoder = cast(torch.nn.Module, decoder_of(base))
     for module in list(decoder.modules()):
         if found := gated_mlp_of(module):
             first, down, is_gelu = found
@@ -232,7 +232,7 @@ def _replace_head(model: Model, base: Model) -> None:
         "softcap" in name and value for name, value in vars(config).items()
     ):
         return
-    decoder, weight = cast(Decoder, base.get_decoder()), head.weight
+    decoder, weight = cast(Decoder, decoder_of(base)), head.weight
     tokens = torch.arange(ROWS, device=weight.device)[None]
     inputs = {"input_ids": tokens + 1, "position_ids": tokens, "layout": layout_of([0], [ROWS]), "use_cache": False}
     with torch.no_grad():

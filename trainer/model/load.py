@@ -25,7 +25,7 @@ from trainer.model import (
     served,
     vision,
 )
-from trainer.model.model import Model, base_of
+from trainer.model.model import Model, base_of, decoder_of
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sha256_of
 from trainer.runtime.spec import Lora, ModelSpec, Spec, Start
@@ -158,7 +158,7 @@ def _short_layers(kind: Any, config: Any) -> list[str]:
 
 def _freeze_all_but_text(base: Model) -> None:
     """Leaves the language model to be trained, of a base whose other parts the trainer does not use."""
-    decoder = cast(torch.nn.Module, base.get_decoder())
+    decoder = cast(torch.nn.Module, decoder_of(base))
     text = {
         id(parameter) for part in (decoder, base.get_output_embeddings()) if part for parameter in part.parameters()
     }

@@ -139,6 +139,14 @@ def base_of(model: Model) -> Model:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
+def decoder_of(base: Model) -> "Decoder":
+    """The layers below the head of a language model, whatever else it reads. transformers returns the whole model where
+    it finds none, as of Llama 4's text models.
+    """
+    found = base.get_decoder()
+    return base.model if found is cast(Any, base) else found
+
+
 def linear_of(layer: torch.nn.Module) -> torch.nn.Linear:
     """The frozen linear layer below an adapter, or itself. For layers that are linear."""
     return cast(torch.nn.Linear, layer.get_base_layer() if isinstance(layer, LoraLayer) else layer)

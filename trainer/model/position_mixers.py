@@ -15,7 +15,7 @@ from trainer.data.layout import Layout, layout_of
 from trainer.model import kernels
 from trainer.model.attention import Gather, Scatter
 from trainer.model.attention_rows import scatter
-from trainer.model.model import Model
+from trainer.model.model import Model, decoder_of
 from trainer.model.scans import Pass, with_kernels
 
 # Documents of the check: their lengths are no other dimension of a model, nor is their sum.
@@ -99,7 +99,7 @@ def keeps_apart(model: Model) -> bool:
 
 def _announce_layouts(base: Model, current: Pass) -> None:
     """Makes a base say which pack it computes."""
-    decoder = cast(torch.nn.Module, base.get_decoder())
+    decoder = cast(torch.nn.Module, decoder_of(base))
 
     def begin(_module: object, _args: object, kwargs: dict[str, Any]) -> None:
         current.layout = kwargs.get("layout")
@@ -130,7 +130,7 @@ def _separate(base: Model, mixers: list[torch.nn.Module], current: Pass) -> None
 
 def _change_classes(base: Model, classes: dict[type[torch.nn.Module], type[torch.nn.Module]]) -> None:
     """A class, not a replaced forward pass: that is what `served` replaces."""
-    for module in cast(torch.nn.Module, base.get_decoder()).modules():
+    for module in cast(torch.nn.Module, decoder_of(base)).modules():
         if type(module) in classes:
             module.__class__ = classes[type(module)]
 
@@ -181,7 +181,7 @@ class Check:
 
     def __init__(self, base: Model, current: Pass) -> None:
         self.current = current
-        self.base, self.decoder = base, cast(torch.nn.Module, base.get_decoder())
+        self.base, self.decoder = base, cast(torch.nn.Module, decoder_of(base))
         self.layers = _layers_of(self.decoder)
         seen: set[str] = set()
         self.kinds: list[torch.nn.Module] = []

@@ -1,13 +1,14 @@
 """Which weights of a base an adapter can change, by what they are: no list of families."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from trainer.model.adapter_file import Pair
 from trainer.model.adapter_gguf import convert, library, open_base
 from trainer.model.experts import expert_modules, stacked
+from trainer.model.model import decoder_of
 from trainer.model.skeleton import Skeleton
 from trainer.runtime.errors import JobError
 
@@ -29,7 +30,7 @@ def targets_of(folder: Path, converters: Path, merged: bool = False) -> dict[str
     """
     skeleton = Skeleton(folder)
     model = skeleton.loaded
-    inside = {id(module) for module in model.get_decoder().modules()}
+    inside = {id(module) for module in cast(torch.nn.Module, decoder_of(model)).modules()}
     layers = {
         name: module
         for name, module in model.named_modules()

@@ -22,7 +22,7 @@ from trainer.data.packing import Pack
 from trainer.data.pictures import Picture, PictureError, decode, read
 from trainer.data.sight import GridSight, Sight, TiledSight
 from trainer.model import fast_tower, projector
-from trainer.model.model import Model, base_of
+from trainer.model.model import Model, base_of, decoder_of
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import ModelSpec
 
@@ -74,7 +74,7 @@ def restrict(config: LoraConfig, base: Model) -> None:
     """
     layers = {
         name.rpartition(".")[2]
-        for name, module in base.get_decoder().named_modules()
+        for name, module in decoder_of(base).named_modules()
         if isinstance(module, torch.nn.Linear)
     }
     wanted = layers if config.target_modules == "all-linear" else layers & set(config.target_modules or ())
@@ -91,7 +91,7 @@ def restrict(config: LoraConfig, base: Model) -> None:
 
 def leave_out_all_but_text(config: LoraConfig, base: Model) -> None:
     """Keeps adapters out of what a base has beside its language model and the head, whatever it is called."""
-    decoder, head = base.get_decoder(), base.get_output_embeddings()
+    decoder, head = decoder_of(base), base.get_output_embeddings()
     path = next(name for name, module in base.named_modules() if module is decoder)
     holders = {path.rsplit(".", count)[0] for count in range(1, path.count(".") + 1)} | {"", path}
     beside = [
