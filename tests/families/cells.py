@@ -10,7 +10,7 @@ import torch
 from transformers.utils import logging
 
 from tests.families import packing
-from tests.families.checkpoints import write
+from tests.families.checkpoints import QUANTIZED, write
 from trainer.model import experts, fast_layers, fast_lora
 from trainer.model.load import with_adapter
 from trainer.runtime.hyperparameters import Lora
@@ -60,7 +60,8 @@ if __name__ == "__main__":
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     name, checkpoint, *rest = sys.argv[1:]
-    write(name, Path(checkpoint))
+    # Adding a quantized base makes it one of its plain family.
+    write(name.rpartition("_")[0] if name in QUANTIZED else name, Path(checkpoint))
     architecture = json.loads((Path(checkpoint) / "config.json").read_text())["model_type"]
     cells = {"architecture": architecture, "packing": attempt(packing.packing_cell, Path(checkpoint))}
     if rest:

@@ -98,30 +98,21 @@ def _end_of_turn(template: str, specials: list[str], config: dict[str, Any]) -> 
     """The special token that ends the last answer; where there is none, the first behind an answer that another
     question follows.
     """
-    from jinja2.ext import loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from transformers.utils.chat_template_utils import _compile_jinja_template
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    environment.filters["tojson"] = lambda value, **_: json.dumps(value)
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda _: "today"
     messages = [
         {"role": "user", "content": "Hello."},
         {"role": "assistant", "content": "ANSWER"},
         {"role": "user", "content": "Bye."},
     ]
     tokens = {name: config.get(name, "") for name in ("bos_token", "eos_token")}
-    rules = environment.from_string(template)
+    rules = _compile_jinja_template(template)
     for count in (2, 3):
         rendered = rules.render(messages=messages[:count], add_generation_prompt=False, **tokens)
         rest = rendered.partition("ANSWER")[2].partition("Bye.")[0]
         if places := {rest.find(token): token for token in specials if token in rest}:
             return places[min(places)]
     return None
-
-
-def _refuse(message: str) -> None:
-    raise ValueError(message)
 
 
 def _added(number: int, token: str, special: bool) -> dict[str, Any]:
