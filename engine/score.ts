@@ -34,7 +34,7 @@ function reasonNotToLoad(library: Library, path: string): string {
   const { logged } = withLogs(library, () =>
     library.llama_model_load_from_file(path, library.llama_model_default_params()),
   )
-  const said = logged.replace(/\s*llama_model_load_from_file_impl: .*$/s, '')
+  const [said = ''] = logged.split('llama_model_load_from_file_impl: ').map((part) => part.trimEnd())
   const reason = /error loading model: (.*)/.exec(said)?.[1] ?? said.split('\n').at(-1)
   if (reason?.startsWith('llama_model_loader: failed to load model')) return 'its header cannot be read'
   return reason || 'it names no reason'
