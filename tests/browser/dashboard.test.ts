@@ -36,6 +36,8 @@ test('a password signs in, and the first question is answered', browserTest, asy
   await page.getByRole('heading', { level: 1, name: 'Playground' }).waitFor()
   await page.getByRole('textbox', { name: 'Max tokens' }).fill('12')
   await page.getByLabel('Your question').fill('code of red?')
+  // The list of models may come later than the page.
+  await page.getByRole('button', { name: 'Send', disabled: false }).waitFor(patiently)
   await page.keyboard.press('Enter')
   const answer = page.getByRole('article', { name: 'Answer of model A' })
   await answer.getByText(/^\d+ in, \d+ out$/).waitFor()

@@ -17,7 +17,10 @@ TARGETS = {"linear_modules": ["q_proj", "up_proj"]}
 ENGINE = Engine(Path(__file__).parents[2] / "scripts/node")
 # A delta rule whose configuration counts a layer that is not there, windows, experts, latent attention with a further
 # layer, Mamba2 beside attention, and a wrapper that also sees.
-FAMILIES = ("qwen3_5_text", "gemma3", "qwen3_moe", "glm4_moe_lite", "granite_h", "mistral3")
+FAMILIES = (
+    *("qwen3_5_text", "gemma3", "qwen3_moe", "glm4_moe_lite"),
+    *(pytest.param(name, marks=pytest.mark.full) for name in ("granite_h", "mistral3")),
+)
 
 
 def prepared(folder: Path, name: str) -> Path:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.families.checkpoints import write
+from tests.families.checkpoints import QUANTIZED, write
 from tests.families.quantized import BLOCK
 from trainer.cli.prepare_base import convert
 from trainer.model.dequantize import dequantize
@@ -71,7 +71,7 @@ def test_mxfp4_as_transformers_reads_it(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["gpt_oss_mxfp4", "ministral3_fp8", *(pytest.param(n, marks=pytest.mark.full) for n in ("qwen3_fp8", "llama_fp8"))],
+    ["gpt_oss_mxfp4", *(pytest.param(name, marks=pytest.mark.full) for name in QUANTIZED if name != "gpt_oss_mxfp4")],
 )
 def test_the_engine_computes_what_transformers_reads(tmp_path, name):
     """The whole way of adding: converted, dequantized, and compared with a random adapter."""
