@@ -43,7 +43,7 @@ export async function fetchCheckpoint(id: string, folder: string, signal: AbortS
   }
 }
 
-/** Of the service's settings; the variables of Hugging Face's own programs name one too. */
+/** The hub of the service's settings; the variables of Hugging Face's own programs name one too. */
 function hubOf(model_id: string): Source {
   const { huggingface_url, huggingface_token } = readConfig(process.env)
   const { TUNERY_HUGGINGFACE_URL, HF_ENDPOINT, HF_TOKEN } = process.env
@@ -99,7 +99,7 @@ function problemOf(error: Error, { url }: Source, hasBegun: boolean): string {
   const advice = hasBegun
     ? 'what has come is kept: the same command continues'
     : 'try again later, or bring its checkpoint folder here another way, and name it with --from FOLDER'
-  // Of fetch, the cause is what happened.
+  // An error of fetch has what happened as its cause.
   const { cause } = error
   if (!(cause instanceof Error)) return `${error.message.replace(/\.$/, '')}; ${advice}.`
   const what = hasBegun ? `the connection to ${url} ended` : `${url} cannot be reached from this machine`

@@ -62,7 +62,7 @@ const NullValue = classOf(null)
 const IntegerValue = classOf(0)
 const ListValue = classOf([])
 const ObjectValue = classOf({})
-/** Of `instanceof`, TypeScript would conclude that a value is of no other class. */
+/** `instanceof` itself would tell TypeScript that a value is of no other class. */
 const isA = (value: Value, kind: Class): boolean => value instanceof kind
 const numberTypes = new Set(['IntegerValue', 'FloatValue', 'BooleanValue'])
 /** What is undefined can be gone through, too: there is nothing in it. */

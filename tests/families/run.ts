@@ -77,7 +77,7 @@ const dataset_id = (await upload(colourRows(16))).body.id
 /** A family on its way through the service. */
 class Attempt {
   readonly row: Row = {}
-  /** Of each cell. */
+  /** The time of each cell. */
   readonly seconds: Partial<Record<string, number>> = {}
   private readonly name: string
   private readonly id: string

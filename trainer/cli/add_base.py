@@ -36,7 +36,7 @@ def reason(problem: BaseException) -> str:
         full = known.code == "storage_full"
         text = "The disk is full, or cannot be written" if full else "The machine's memory is not enough for it"
     else:
-        # Of a copied folder: a list of what failed.
+        # Copying a folder raises a list of what failed.
         while isinstance(problem.args[0] if problem.args else None, list) and isinstance(problem, OSError):
             problem = OSError(problem.args[0][0][-1])
         lines = [line for line in str(problem).splitlines() if line.strip()]

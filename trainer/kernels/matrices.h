@@ -89,7 +89,7 @@ inline void transpose_block(const float * from, int64_t stride, float * to, int6
     __m512 a[16], b[16];
 #pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_ps(from + i * stride);
-    // Of each four rows, within each four columns.
+    // Each four rows, within each four columns.
 #pragma GCC unroll 4
     for (int i = 0; i < 16; i += 4) {
         const __m512 low = _mm512_unpacklo_ps(a[i], a[i + 1]), high = _mm512_unpackhi_ps(a[i], a[i + 1]);

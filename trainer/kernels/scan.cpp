@@ -2,7 +2,7 @@
 // rule (Yang et al., "Gated Delta Networks", 2024, arXiv 2412.06464) and Mamba2 (Dao and Gu, "Transformers are SSMs",
 // 2024, arXiv 2405.21060). Both in chunks, whose tokens are matrix products: all numbers of a chunk stay in the cache.
 //
-// Of a head, with a state S [key size, value size], keys k, queries q, values v, decays d and shares b of a token:
+// A head, with a state S [key size, value size], keys k, queries q, values v, decays d and shares b of a token:
 //   S <- e^d S;  x = b (v - k S) with the delta rule, b v without;  S <- S + k^T x;  result = q S + skip v.
 // One thread computes all documents with one prefix, for some heads that share a key head, so that results do not
 // depend on the number of threads.
@@ -78,11 +78,11 @@ template <typename Number> struct Task {
     const Inputs<Number> & in;
     int64_t key_head, first_head, heads;
 
-    // Of a chunk: queries and keys, normalized if they are to be, with what they were multiplied by; the keys'
+    // A chunk's queries and keys, normalized if they are to be, with what they were multiplied by; the keys'
     // transpose; products of queries and keys, and of keys.
     Matrix q, k, k_transposed, scores, overlaps;
     float q_scale[chunk_tokens], k_scale[chunk_tokens];
-    // Of a head: values, less what the delta rule expects; what the state takes up; results or their gradients.
+    // A head's values, less what the delta rule expects; what the state takes up; results or their gradients.
     Matrix v, x, out, weights, negative;
     // The logarithm of the decay since the chunk's start, and the decays from there to a token, and from it to the end.
     float log_decay[chunk_tokens], since[chunk_tokens], until[chunk_tokens], share[chunk_tokens];
@@ -359,7 +359,7 @@ template <typename Number> struct BackwardTask : Task<Number> {
         read_rows(to.out + head * size, shape.heads * size, span, rows, size, out);
         transpose(x, x_transposed, rows, values);
 
-        // Of x, through the state after the chunk and the results.
+        // Gradients of x, through the state after the chunk and the results.
         if (!none) {
             multiply(k.left(), state_gradient, x_gradient, rows, values, keys, false);
             for (int64_t i = 0; i < rows; ++i) scale_row(x_gradient.row(i), until[i], x_gradient.row(i), values);
@@ -368,7 +368,7 @@ template <typename Number> struct BackwardTask : Task<Number> {
         multiply(out.left(), x_transposed, weight_gradient, rows, rows, values, false, Part::result_lower);
         add_weights(weights, scores, score_sum, 1, log_gradient, nullptr);
 
-        // Of keys and decays, through the state after the chunk.
+        // Gradients of keys and decays, through the state after the chunk.
         if (!none) {
             transpose(state_gradient, state_transposed, keys, values);
             for (int64_t i = 0; i < rows; ++i) scale_row(x.row(i), until[i], decayed_rows.row(i), values);
@@ -386,7 +386,7 @@ template <typename Number> struct BackwardTask : Task<Number> {
             }
         }
 
-        // Of values and shares, and of the overlaps of keys.
+        // Gradients of values and shares, and of the overlaps of keys.
         if (shape.delta) {
             Base::solve_transposed(x_gradient);
             multiply(x_gradient.left(), x_transposed, weight_gradient, rows, rows, values, false, Part::result_lower);

@@ -25,7 +25,7 @@ OF_CACHES = ("k_scale", "v_scale", "q_scale")
 BLOCKS, BLOCK_SCALES = "_blocks", "_scales"
 # The numbers of four bits (E2M1).
 FOUR_BITS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
-# Of a power of two in a byte (E8M0).
+# A byte (E8M0) is the exponent of a power of two, plus this.
 EXPONENT_BIAS = 127
 SHARD_BYTES = 5_000_000_000
 CONFIG = "quantization_config"
@@ -146,7 +146,7 @@ def _spread(factors: torch.Tensor, shape: list[int], span: slice, block: tuple[i
     if factors.numel() == 1:
         return factors.reshape(())
     if factors.ndim < len(shape):
-        # Of each row, or of each expert.
+        # One factor for each row, or for each expert.
         factors = factors.reshape(*factors.shape, *[1] * (len(shape) - factors.ndim))
     if len(shape) > 2:
         factors = factors[span] if len(factors) == shape[0] else factors

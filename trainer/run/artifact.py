@@ -22,7 +22,7 @@ from trainer.runtime.files import sha256_of
 from trainer.runtime.spec import ModelSpec
 
 FOLDERS = {"adapter": "adapter", "model": "hf"}
-# Of a checkpoint, beside its weights and its tokenizer.
+# What a checkpoint has beside its weights and its tokenizer.
 DESCRIPTIONS = ("config.json", "generation_config.json")
 
 

@@ -34,7 +34,7 @@ def test_fp8_of_blocks_that_do_not_divide_a_weight(tmp_path):
 
 
 def test_fp8_as_transformers_reads_it(tmp_path):
-    """Of experts that are one tensor, with a scale for each block, each expert, and each row."""
+    """Experts that are one tensor, with a scale for each block, each expert, and each row."""
     from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
     torch.manual_seed(0)

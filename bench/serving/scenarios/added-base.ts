@@ -12,7 +12,7 @@ import { noEndToken, type Ours, root, type Side, sampling, startLlamaServer, sta
 const folder = path.join(root, '.local/bench/shapes')
 const models = path.join(folder, 'models')
 const fileOf = (model: string) => path.join(models, model, 'model.gguf')
-/** Of `bench/support/shapes.py`. */
+/** The names in `bench/support/shapes.py`. */
 export const shapes = ['qwen3-0.6b', 'gemma3-1b', 'qwen3.5-0.8b', 'mixture-8x']
 const output = 64
 const promptTokens = 512
