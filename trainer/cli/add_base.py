@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 
 from trainer.cli import add_gguf, prepare_base
-from trainer.cli.prepare_base import EXIT_REPORTED
 from trainer.runtime.errors import explain, without_paths
 from trainer.runtime.protocol import exit_process
+
+# Exit status of a failure whose reason is printed.
+EXIT_REPORTED = 3
 
 
 def add() -> None:
@@ -50,10 +52,8 @@ def main() -> None:
     try:
         add()
     except BaseException as problem:
-        # Of prepare_base: its sentence is printed.
-        if not (isinstance(problem, SystemExit) and problem.code == EXIT_REPORTED):
-            name = sys.argv[sys.argv.index("--id") + 1]
-            print(f"{name} could not be added: {reason(problem)}", file=sys.stderr)
+        name = sys.argv[sys.argv.index("--id") + 1]
+        print(f"{name} could not be added: {reason(problem)}", file=sys.stderr)
         exit_process(EXIT_REPORTED)
     exit_process(0)
 

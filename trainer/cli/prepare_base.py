@@ -25,9 +25,6 @@ from typing import Any
 from trainer.runtime.errors import without_paths
 from trainer.runtime.files import atomic_write, sha256_of
 
-# Exit status of a failure whose message is already printed.
-EXIT_REPORTED = 3
-
 PROJECTOR = "mmproj.gguf"
 
 # Tokenizers whose tokens, as transformers restores them from a GGUF, have been checked against the engine's, by
@@ -253,7 +250,9 @@ def write_description(out: Path, described: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Prepares the base that the command line describes. Exits with EXIT_REPORTED if the reason is printed."""
+    """Prepares the base that the command line describes. Raises RuntimeError, or SystemExit, with a reason for
+    the user.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=["restore", "wheel", "folder", "hub"])
     parser.add_argument("--id", required=True)
@@ -295,14 +294,10 @@ def main() -> None:
                 "The checkpoint has no safetensors files; other formats can run code when they are "
                 "read and are not taken."
             )
-        try:
-            convert(args.out, args.converters, args.outtype)
-            described = describe(args.id, args.out, source, args.converters)
-            if args.node:
-                described = check(args.out, described, args.converters, args.node)
-        except RuntimeError as problem:
-            print(f"{args.id} could not be added: {problem}", file=sys.stderr)
-            raise SystemExit(EXIT_REPORTED) from None
+        convert(args.out, args.converters, args.outtype)
+        described = describe(args.id, args.out, source, args.converters)
+        if args.node:
+            described = check(args.out, described, args.converters, args.node)
         return write_description(args.out, described)
     write_description(args.out, describe(args.id, args.out, source, args.converters))
 
