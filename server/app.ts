@@ -116,7 +116,7 @@ export async function buildApp(
     {
       find: services.accounts.findKey,
       findAgain: services.accounts.findCallerAgain,
-      findSession: services.sessions.find,
+      findSession: (token) => services.sessions.find(token),
     },
     services.limits,
     services.signInThrottle.countRequest,

@@ -2,9 +2,9 @@ import { existsSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { readConfig } from '../../server/config.ts'
 import {
-  createSessions,
   createSignInThrottle,
   dashboardAddress,
+  Sessions,
   SeveralMembers,
   SignIn,
 } from '../../server/features/sign-in/index.ts'
@@ -22,7 +22,7 @@ interface Options extends GlobalOptions {
 /** Prints a link that signs the operator, or the member with an email, in to the dashboard once. */
 export async function createSignInLink({ email, account, json }: Options): Promise<void> {
   const created = await withAccounts((accounts, db, changes) => {
-    const sessions = createSessions(db, changes, Date.now)
+    const sessions = new Sessions(db, changes, Date.now)
     const throttle = createSignInThrottle(Date.now)
     const signIn = new SignIn({ db, accounts, sessions, throttle, changes, now: Date.now })
     return signIn.createLink(email, account).catch((error) => {

@@ -3,12 +3,12 @@ import { ConfigError } from '../../config.ts'
 import type { Secrets } from '../../platform/storage/secrets.ts'
 import type { Accounts } from '../accounts/index.ts'
 import type { Context, Feature } from '../feature.ts'
-import { createIdentities } from './identities.ts'
+import { Identities } from './identities.ts'
 import { createOidc } from './oidc.ts'
-import { createPasskeys } from './passkeys.ts'
+import { Passkeys } from './passkeys.ts'
 import { signInRoutes } from './routes.ts'
 import { SignIn } from './service.ts'
-import { createSessions, type Sessions } from './sessions.ts'
+import { Sessions } from './sessions.ts'
 import { createSignInThrottle, type SignInThrottle } from './throttle.ts'
 
 const flush_ms = 15_000
@@ -24,12 +24,12 @@ export function createSignInFeature(
     throw new ConfigError('TUNERY_OIDC_ISSUER needs TUNERY_OIDC_CLIENT_ID and TUNERY_OIDC_CLIENT_SECRET.')
   if (!oidc_issuer && (oidc_client_id || oidc_client_secret || config.oidc_sign_up.length > 0))
     throw new ConfigError('The TUNERY_OIDC_ settings need TUNERY_OIDC_ISSUER, the address of the provider.')
-  const sessions = createSessions(db, changes, now)
-  context.running.define('session', sessions.current)
+  const sessions = new Sessions(db, changes, now)
+  context.running.define('session', (ids) => sessions.current(ids))
   const throttle = createSignInThrottle(now, context.redis)
   const signIn = new SignIn({ db, accounts, sessions, throttle, changes, now })
-  const passkeys = createPasskeys(db, now)
-  const identities = createIdentities({
+  const passkeys = new Passkeys(db, now)
+  const identities = new Identities({
     ...{ db, changes, now },
     members: accounts.members,
     sign_up: config.oidc_sign_up,

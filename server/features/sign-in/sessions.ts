@@ -21,21 +21,6 @@ export interface Beginning {
   address: string
 }
 
-export interface Sessions {
-  /** Begins a session and returns its token, which only the browser keeps. */
-  begin(trx: Trx, user: store.UserRow, beginning: Beginning): Promise<{ token: string; session: Session }>
-  /** The caller of a token; undefined for an unknown, ended or expired one. Changes show as fast as with keys. */
-  find(token: string): Promise<Caller | undefined>
-  /** The callers of those of these sessions that still run, by their id. Looks at the database itself. */
-  current(ids: string[]): Promise<Map<string, Caller>>
-  get(caller: Caller): Promise<Session>
-  list(caller: Caller, query: ListQuery): Promise<Page<Session>>
-  end(caller: Caller, id: string): Promise<{ id: string; deleted: true }>
-  endOthers(caller: Caller): Promise<{ ended: number }>
-  /** Writes the times of last use, and removes sessions that have expired. */
-  flush(): Promise<void>
-}
-
 /** Without use, and in all. */
 const idle_ms = 30 * day_ms
 const lifetime_ms = 90 * day_ms
@@ -54,134 +39,156 @@ export const newToken = () => randomBytes(32).toString('base64url')
 const expiryOf = ({ created_at, last_used_at }: Pick<store.SessionRow, 'created_at' | 'last_used_at'>) =>
   Math.min(last_used_at + idle_ms, created_at + lifetime_ms)
 
-export function createSessions(db: Db, changes: Changes, now: () => number): Sessions {
-  const cache = createTtlCache<{ caller: Caller; expires_at: number }>(cacheTtl_ms)
-  changes.onAnnounced(cache.clear)
+type Found = NonNullable<Awaited<ReturnType<typeof store.findSessionByHash>>>
+
+export class Sessions {
+  private readonly db: Db
+  private readonly changes: Changes
+  private readonly now: () => number
+  private readonly cache = createTtlCache<{ caller: Caller; expires_at: number }>(cacheTtl_ms)
   /** The accounts of tokens that were right once. */
-  const accounts = new Map<string, string>()
-  let used = new Map<string, number>()
+  private readonly accounts = new Map<string, string>()
+  private used = new Map<string, number>()
 
-  const toResponse = (row: store.SessionRow, current: string): Session => ({
-    id: row.id,
-    current: row.id === current,
-    begun_by: row.begun_by,
-    user_agent: row.user_agent,
-    address: row.address,
-    created_at: isoTime(row.created_at),
-    last_used_at: isoTime(row.last_used_at),
-    expires_at: isoTime(expiryOf(row)),
-  })
+  constructor(db: Db, changes: Changes, now: () => number) {
+    this.db = db
+    this.changes = changes
+    this.now = now
+    this.changes.onAnnounced(this.cache.clear)
+  }
 
-  type Found = NonNullable<Awaited<ReturnType<typeof store.findSessionByHash>>>
-  const callerOf = (row: Found, version: string | undefined): Caller => ({
-    kind: 'session',
-    account_id: row.account_id,
-    user_id: row.user_id,
-    key_id: row.id,
-    role: row.role,
-    scopes: roleScopes[row.role].filter((scope) => scope !== 'operator' || row.operator === 1),
-    tier: row.tier,
-    suspended: row.suspended_at !== null,
-    session: { created_at: row.created_at, expires_at: expiryOf(row) },
-    ...(changes.shared && { version: version ?? '' }),
-  })
+  /** Begins a session and returns its token, which only the browser keeps. */
+  async begin(
+    trx: Trx,
+    user: store.UserRow,
+    { begun_by, user_agent, address }: Beginning,
+  ): Promise<{ token: string; session: Session }> {
+    const token = newToken()
+    const created_at = this.now()
+    const row: store.SessionRow = {
+      id: newId('ses'),
+      account_id: user.account_id,
+      user_id: user.id,
+      hash: hashOf(token),
+      begun_by,
+      user_agent: user_agent.replace(/[^\x20-\x7e]/g, '').slice(0, userAgentMax),
+      address,
+      created_at,
+      last_used_at: created_at,
+    }
+    await store.insertSession(trx, row)
+    await store.keepNewestSessions(trx, user.id, sessionsMax)
+    const by = { kind: 'session' as const, account_id: user.account_id, user_id: user.id, key_id: row.id }
+    await recordAuditEntry(trx, by, 'session.created', row.id, { begun_by, address }, created_at)
+    return { token, session: this.toResponse(row, row.id) }
+  }
 
-  async function lookUp(tokenHash: string, version: string | undefined) {
-    const row = await store.findSessionByHash(db, tokenHash)
-    if (!row || expiryOf(row) <= now()) return undefined
-    const minute = Math.floor(now() / minute_ms) * minute_ms
-    if (row.last_used_at < minute) used.set(row.id, minute)
-    const caller = callerOf(row, version)
-    if (accounts.size >= accounts_max) accounts.clear()
-    if (changes.shared) accounts.set(tokenHash, row.account_id)
+  /** The caller of a token; undefined for an unknown, ended or expired one. Changes show as fast as with keys. */
+  async find(token: string): Promise<Caller | undefined> {
+    if (!/^[\w-]{43}$/.test(token)) return undefined
+    const tokenHash = hashOf(token)
+    const account_id = this.accounts.get(tokenHash)
+    const version = account_id === undefined ? undefined : this.changes.version(account_id)
+    const entry = await this.cache.getOrLoad(tokenHash, () => this.lookUp(tokenHash, version), version)
+    return entry && entry.expires_at > this.now() ? entry.caller : undefined
+  }
+
+  /** The callers of those of these sessions that still run, by their id. Looks at the database itself. */
+  async current(ids: string[]): Promise<Map<string, Caller>> {
+    const callers = new Map<string, Caller>()
+    for (let at = 0; at < ids.length; at += idsPerQuery)
+      for (const row of await store.sessionsByIds(this.db, ids.slice(at, at + idsPerQuery)))
+        if (expiryOf(row) > this.now()) callers.set(row.id, this.callerOf(row, undefined))
+    return callers
+  }
+
+  async get(caller: Caller): Promise<Session> {
+    return this.toResponse(await this.requireSession(caller, caller.key_id), caller.key_id)
+  }
+
+  async list(caller: Caller, { limit, after }: ListQuery): Promise<Page<Session>> {
+    const last = after ? await this.requireSession(caller, after) : undefined
+    const rows = await store.sessions(this.db, caller.user_id, limit, last)
+    return pageOf(
+      rows.map((row) => this.toResponse(row, caller.key_id)),
+      limit,
+    )
+  }
+
+  async end(caller: Caller, id: string): Promise<{ id: string; deleted: true }> {
+    await this.requireSession(caller, id)
+    await this.db.transaction().execute(async (trx) => {
+      if ((await store.endSession(trx, caller.user_id, id)) > 0)
+        await recordAuditEntry(trx, caller, 'session.ended', id, {}, this.now())
+    })
+    await this.changes.announce(caller.account_id)
+    return { id, deleted: true }
+  }
+
+  async endOthers(caller: Caller): Promise<{ ended: number }> {
+    const ended = await this.db.transaction().execute(async (trx) => {
+      const count = await store.endSessions(trx, caller.user_id, caller.key_id)
+      if (count > 0) await recordAuditEntry(trx, caller, 'session.others_ended', caller.key_id, { count }, this.now())
+      return count
+    })
+    await this.changes.announce(caller.account_id)
+    return { ended }
+  }
+
+  /** Writes the times of last use, and removes sessions that have expired. */
+  async flush(): Promise<void> {
+    const marks = this.used
+    this.used = new Map()
+    if (marks.size > 0)
+      await this.db.transaction().execute(async (trx) => {
+        for (const [id, at] of marks) await store.touchSession(trx, id, at)
+      })
+    await store.removeOldSessions(this.db, this.now() - idle_ms, this.now() - lifetime_ms)
+    await store.removeOldTokens(this.db, this.now())
+  }
+
+  private toResponse(row: store.SessionRow, current: string): Session {
+    return {
+      id: row.id,
+      current: row.id === current,
+      begun_by: row.begun_by,
+      user_agent: row.user_agent,
+      address: row.address,
+      created_at: isoTime(row.created_at),
+      last_used_at: isoTime(row.last_used_at),
+      expires_at: isoTime(expiryOf(row)),
+    }
+  }
+
+  private callerOf(row: Found, version: string | undefined): Caller {
+    return {
+      kind: 'session',
+      account_id: row.account_id,
+      user_id: row.user_id,
+      key_id: row.id,
+      role: row.role,
+      scopes: roleScopes[row.role].filter((scope) => scope !== 'operator' || row.operator === 1),
+      tier: row.tier,
+      suspended: row.suspended_at !== null,
+      session: { created_at: row.created_at, expires_at: expiryOf(row) },
+      ...(this.changes.shared && { version: version ?? '' }),
+    }
+  }
+
+  private async lookUp(tokenHash: string, version: string | undefined) {
+    const row = await store.findSessionByHash(this.db, tokenHash)
+    if (!row || expiryOf(row) <= this.now()) return undefined
+    const minute = Math.floor(this.now() / minute_ms) * minute_ms
+    if (row.last_used_at < minute) this.used.set(row.id, minute)
+    const caller = this.callerOf(row, version)
+    if (this.accounts.size >= accounts_max) this.accounts.clear()
+    if (this.changes.shared) this.accounts.set(tokenHash, row.account_id)
     return { caller, expires_at: expiryOf(row) }
   }
 
-  async function requireSession({ user_id }: Caller, id: string): Promise<store.SessionRow> {
-    const row = await store.findSession(db, user_id, id)
+  private async requireSession({ user_id }: Caller, id: string): Promise<store.SessionRow> {
+    const row = await store.findSession(this.db, user_id, id)
     if (!row) throw new ApiError('session_not_found', `You have no session '${id}'.`)
     return row
-  }
-
-  return {
-    async begin(trx, user, { begun_by, user_agent, address }) {
-      const token = newToken()
-      const created_at = now()
-      const row: store.SessionRow = {
-        id: newId('ses'),
-        account_id: user.account_id,
-        user_id: user.id,
-        hash: hashOf(token),
-        begun_by,
-        user_agent: user_agent.replace(/[^\x20-\x7e]/g, '').slice(0, userAgentMax),
-        address,
-        created_at,
-        last_used_at: created_at,
-      }
-      await store.insertSession(trx, row)
-      await store.keepNewestSessions(trx, user.id, sessionsMax)
-      const by = { kind: 'session' as const, account_id: user.account_id, user_id: user.id, key_id: row.id }
-      await recordAuditEntry(trx, by, 'session.created', row.id, { begun_by, address }, created_at)
-      return { token, session: toResponse(row, row.id) }
-    },
-
-    async find(token) {
-      if (!/^[\w-]{43}$/.test(token)) return undefined
-      const tokenHash = hashOf(token)
-      const account_id = accounts.get(tokenHash)
-      const version = account_id === undefined ? undefined : changes.version(account_id)
-      const entry = await cache.getOrLoad(tokenHash, () => lookUp(tokenHash, version), version)
-      return entry && entry.expires_at > now() ? entry.caller : undefined
-    },
-
-    async current(ids) {
-      const callers = new Map<string, Caller>()
-      for (let at = 0; at < ids.length; at += idsPerQuery)
-        for (const row of await store.sessionsByIds(db, ids.slice(at, at + idsPerQuery)))
-          if (expiryOf(row) > now()) callers.set(row.id, callerOf(row, undefined))
-      return callers
-    },
-
-    get: async (caller) => toResponse(await requireSession(caller, caller.key_id), caller.key_id),
-
-    async list(caller, { limit, after }) {
-      const last = after ? await requireSession(caller, after) : undefined
-      const rows = await store.sessions(db, caller.user_id, limit, last)
-      return pageOf(
-        rows.map((row) => toResponse(row, caller.key_id)),
-        limit,
-      )
-    },
-
-    async end(caller, id) {
-      await requireSession(caller, id)
-      await db.transaction().execute(async (trx) => {
-        if ((await store.endSession(trx, caller.user_id, id)) > 0)
-          await recordAuditEntry(trx, caller, 'session.ended', id, {}, now())
-      })
-      await changes.announce(caller.account_id)
-      return { id, deleted: true }
-    },
-
-    async endOthers(caller) {
-      const ended = await db.transaction().execute(async (trx) => {
-        const count = await store.endSessions(trx, caller.user_id, caller.key_id)
-        if (count > 0) await recordAuditEntry(trx, caller, 'session.others_ended', caller.key_id, { count }, now())
-        return count
-      })
-      await changes.announce(caller.account_id)
-      return { ended }
-    },
-
-    async flush() {
-      const marks = used
-      used = new Map()
-      if (marks.size > 0)
-        await db.transaction().execute(async (trx) => {
-          for (const [id, at] of marks) await store.touchSession(trx, id, at)
-        })
-      await store.removeOldSessions(db, now() - idle_ms, now() - lifetime_ms)
-      await store.removeOldTokens(db, now())
-    },
   }
 }
