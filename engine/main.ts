@@ -38,7 +38,7 @@ import { createFileHashes, type FileHashes } from './models/file-hashes.ts'
 import { Models, type OpenedFile, type ServedModel } from './models/models.ts'
 import { createTokenizer } from './tokenizer/tokenizer.ts'
 import { createEncoder } from './vision/encoder.ts'
-import { createFeatures } from './vision/features.ts'
+import { Features } from './vision/features.ts'
 import { createProjectors, type Projectors } from './vision/projectors.ts'
 
 const idle_close_ms = 50
@@ -124,7 +124,7 @@ async function createServices(
   )
   const encoder = createEncoder(library.dir)
   const projectors = createProjectors(library, encoder, args.threads, limits.runner_bytes)
-  const features = createFeatures(encoder, createPictureDecoder(), projectors.using, limits.runner_bytes / 4, {
+  const features = new Features(encoder, createPictureDecoder(), projectors.using, limits.runner_bytes / 4, {
     onPicture: (source, seconds) => metrics.picture(source, seconds),
   })
   const onFree = async (served: ServedModel) => {

@@ -21,13 +21,6 @@ export interface FilledBatch {
   /** Prompts that continue with a picture, with the tokens left to each. */
   pictures: { entry: RunningSequence; tokens_max: number }[]
 }
-export interface BatchFiller {
-  /** `part_tokens_max`: for prompts that do not end with the step. */
-  fillTokens(running: readonly RunningSequence[], prompt_tokens_max: number, part_tokens_max: number): FilledBatch
-  /** Call it after the tokens are decoded. Returns how many vectors there are, and whether attention is causal. */
-  fillVectors(pictures: FilledBatch['pictures']): { prompt_tokens: number; rows: number; is_causal: boolean }
-}
-
 // A step costs nearly as much with few streams as with all of them. In a burst of requests, a few steps therefore
 // prefill prompts only, so that the streams then decode together.
 const prefillOnlyPromptsMin = 8
@@ -37,28 +30,94 @@ const prefillOnlyStepsMax = 3
 export const outputsFor = (slots: number) => slots + draftTokensPerStep
 
 /** Fills the batches of the cache's context. `running` must be in ascending order of slots. */
-export function createBatchFiller(cache: KvCache, { batch_tokens, tokens_per_slot, drafting }: Options): BatchFiller {
-  let prefillOnlySteps = 0
+export class BatchFiller {
+  private readonly cache: KvCache
+  private readonly options: Options
+  private prefillOnlySteps = 0
 
-  const addLastToken = (entry: RunningSequence) => {
-    const { slot } = entry
-    entry.logits_index = cache.context().add(entry.next_token, cache.positionAfter(slot), slot.index, true)
-    slot.cached.push(entry.next_token)
-    addDraft(entry)
+  constructor(cache: KvCache, options: Options) {
+    this.cache = cache
+    this.options = options
   }
 
-  const addDraft = ({ slot, draft }: RunningSequence) => {
-    let position = cache.positionAfter(slot)
+  /** `part_tokens_max`: for prompts that do not end with the step. */
+  fillTokens(running: readonly RunningSequence[], prompt_tokens_max: number, part_tokens_max: number): FilledBatch {
+    const tokensLeft = ({ tokens, slot }: RunningSequence) => Math.max(0, tokens.length - slot.cached.length)
+    const budget = Math.min(prompt_tokens_max, this.options.batch_tokens - outputsFor(this.cache.slots().length))
+    const prompts = running
+      .filter((entry) => tokensLeft(entry) > 0)
+      .map((entry) => {
+        const tokens_left = tokensLeft(entry)
+        entry.in_parts ??= tokens_left > budget
+        return { entry, tokens_left, since_ms: entry.generation.submitted_at_ms, in_parts: entry.in_parts }
+      })
+    const shares = sharePrefillBudget(prompts, budget, part_tokens_max)
+    const chunks = new Map([...shares].map(([{ entry }, count]) => [entry, count]))
+    const prefillOnly = prompts.length >= prefillOnlyPromptsMin && this.prefillOnlySteps < prefillOnlyStepsMax
+    this.prefillOnlySteps = prefillOnly ? this.prefillOnlySteps + 1 : 0
+    const decodes = (entry: RunningSequence) => tokensLeft(entry) === 0 && !entry.pending_logits && !prefillOnly
+    const endsPrompt = (entry: RunningSequence) => chunks.get(entry) === tokensLeft(entry) && entry.next_token < 0
+    for (const entry of running) entry.draft = []
+    const sampled = running.filter((entry) => (chunks.has(entry) ? endsPrompt(entry) : decodes(entry)))
+    this.chooseDrafts(sampled, chunks.size > 0)
+    const filled: FilledBatch = { prompt_tokens: 0, rows: 0, pictures: [] }
+    for (const entry of running) {
+      entry.logits_index = -1
+      const count = chunks.get(entry)
+      if (count !== undefined) {
+        const added = this.addPromptChunk(entry, count)
+        filled.prompt_tokens += added
+        if (added > 0) filled.rows++
+        if (added < count) filled.pictures.push({ entry, tokens_max: count - added })
+      } else if (decodes(entry)) {
+        this.addLastToken(entry)
+        filled.rows++
+      }
+    }
+    return filled
+  }
+
+  /** Call it after the tokens are decoded. Returns how many vectors there are, and whether attention is causal. */
+  fillVectors(pictures: FilledBatch['pictures']): { prompt_tokens: number; rows: number; is_causal: boolean } {
+    const filled = { prompt_tokens: 0, rows: 0, is_causal: true }
+    let room = Math.min(microBatchTokensMax, this.options.batch_tokens)
+    for (const { entry, tokens_max } of pictures) {
+      const span = spanAt(entry.generation.request.pictures, entry.slot.cached.length)
+      const { is_non_causal } = span
+      // A part whose vectors attend to each other is never split, nor mixed with causal ones, nor with longer or
+      // shorter ones: the library computes as many vectors of each sequence at once as the shortest has.
+      const count = is_non_causal ? span.n_tokens : Math.min(tokens_max, room)
+      if (count === 0 || count > room) continue
+      const others = filled.rows > 0 ? filled.prompt_tokens / filled.rows : count
+      if (filled.rows > 0 && (filled.is_causal === is_non_causal || (is_non_causal && count !== others))) continue
+      const added = this.addVectors(entry, span, count)
+      filled.is_causal = !is_non_causal
+      filled.prompt_tokens += added
+      filled.rows++
+      room -= added
+    }
+    return filled
+  }
+
+  private addLastToken(entry: RunningSequence) {
+    const { slot } = entry
+    entry.logits_index = this.cache.context().add(entry.next_token, this.cache.positionAfter(slot), slot.index, true)
+    slot.cached.push(entry.next_token)
+    this.addDraft(entry)
+  }
+
+  private addDraft({ slot, draft }: RunningSequence) {
+    let position = this.cache.positionAfter(slot)
     for (const token of draft) {
-      cache.context().add(token, position++, slot.index, true)
+      this.cache.context().add(token, position++, slot.index, true)
       slot.cached.push(token)
     }
   }
 
   /** Chooses the drafts of sequences that get a token in this step. `hasPrompts`: it computes prompts too. */
-  const chooseDrafts = (sequences: readonly RunningSequence[], hasPrompts: boolean) => {
-    if (!drafting || sequences.length === 0) return
-    const { cost, isFresh } = drafting.costs
+  private chooseDrafts(sequences: readonly RunningSequence[], hasPrompts: boolean) {
+    if (!this.options.drafting || sequences.length === 0) return
+    const { cost, isFresh } = this.options.drafting.costs
     // What a step costs without drafts must be known to tell whether they pay.
     if (!hasPrompts && !isFresh(sequences.length)) return
     const longest = draftTokensFor(sequences.length, cost)
@@ -66,7 +125,7 @@ export function createBatchFiller(cache: KvCache, { batch_tokens, tokens_per_slo
     const rooms = sequences.map(({ slot, generation, drafter, tokens, next_token }) => {
       const used = next_token < 0 ? tokens.length : slot.cached.length + 1
       const left = generation.request.max_tokens - generation.completion_tokens - 1
-      return drafter ? Math.max(0, Math.min(left, tokens_per_slot - used, longest)) : 0
+      return drafter ? Math.max(0, Math.min(left, this.options.tokens_per_slot - used, longest)) : 0
     })
     const proposals = sequences.map(
       ({ drafter }, index) => drafter?.propose(rooms[index]!) ?? { tokens: [], reach: [] },
@@ -84,29 +143,29 @@ export function createBatchFiller(cache: KvCache, { batch_tokens, tokens_per_slo
   }
 
   /** Adds up to `count` tokens, but none of a picture. Returns how many. */
-  const addPromptChunk = (entry: RunningSequence, count: number): number => {
+  private addPromptChunk(entry: RunningSequence, count: number): number {
     const { slot, tokens } = entry
-    let position = cache.positionAfter(slot)
+    let position = this.cache.positionAfter(slot)
     for (let added = 0; added < count; added++) {
       const at = slot.cached.length
       const token = tokens[at]!
       if (isPictureToken(token)) return added
       const wantsLogits = at === tokens.length - 1 && entry.next_token < 0
-      const index = cache.context().add(token, position++, slot.index, wantsLogits)
+      const index = this.cache.context().add(token, position++, slot.index, wantsLogits)
       slot.cached.push(token)
       if (!wantsLogits) continue
       entry.logits_index = index
-      addDraft(entry)
+      this.addDraft(entry)
     }
     return count
   }
 
   /** Adds up to `count` vectors of the picture part that the prompt continues with. Returns how many. */
-  const addVectors = ({ slot, tokens }: RunningSequence, span: PictureSpan, count: number): number => {
+  private addVectors({ slot, tokens }: RunningSequence, span: PictureSpan, count: number): number {
     const from = slot.cached.length - span.start
     const n_tokens = Math.min(count, span.n_tokens - from)
-    const first_position = cache.positionAfter(slot, span.start)
-    cache
+    const first_position = this.cache.positionAfter(slot, span.start)
+    this.cache
       .context()
       .addVectors(
         {
@@ -120,65 +179,6 @@ export function createBatchFiller(cache: KvCache, { batch_tokens, tokens_per_slo
     for (let added = 0; added < n_tokens; added++) slot.cached.push(tokens[slot.cached.length]!)
     return n_tokens
   }
-
-  const fillTokens: BatchFiller['fillTokens'] = (running, prompt_tokens_max, part_tokens_max) => {
-    const tokensLeft = ({ tokens, slot }: RunningSequence) => Math.max(0, tokens.length - slot.cached.length)
-    const budget = Math.min(prompt_tokens_max, batch_tokens - outputsFor(cache.slots().length))
-    const prompts = running
-      .filter((entry) => tokensLeft(entry) > 0)
-      .map((entry) => {
-        const tokens_left = tokensLeft(entry)
-        entry.in_parts ??= tokens_left > budget
-        return { entry, tokens_left, since_ms: entry.generation.submitted_at_ms, in_parts: entry.in_parts }
-      })
-    const shares = sharePrefillBudget(prompts, budget, part_tokens_max)
-    const chunks = new Map([...shares].map(([{ entry }, count]) => [entry, count]))
-    const prefillOnly = prompts.length >= prefillOnlyPromptsMin && prefillOnlySteps < prefillOnlyStepsMax
-    prefillOnlySteps = prefillOnly ? prefillOnlySteps + 1 : 0
-    const decodes = (entry: RunningSequence) => tokensLeft(entry) === 0 && !entry.pending_logits && !prefillOnly
-    const endsPrompt = (entry: RunningSequence) => chunks.get(entry) === tokensLeft(entry) && entry.next_token < 0
-    for (const entry of running) entry.draft = []
-    const sampled = running.filter((entry) => (chunks.has(entry) ? endsPrompt(entry) : decodes(entry)))
-    chooseDrafts(sampled, chunks.size > 0)
-    const filled: FilledBatch = { prompt_tokens: 0, rows: 0, pictures: [] }
-    for (const entry of running) {
-      entry.logits_index = -1
-      const count = chunks.get(entry)
-      if (count !== undefined) {
-        const added = addPromptChunk(entry, count)
-        filled.prompt_tokens += added
-        if (added > 0) filled.rows++
-        if (added < count) filled.pictures.push({ entry, tokens_max: count - added })
-      } else if (decodes(entry)) {
-        addLastToken(entry)
-        filled.rows++
-      }
-    }
-    return filled
-  }
-
-  const fillVectors: BatchFiller['fillVectors'] = (pictures) => {
-    const filled = { prompt_tokens: 0, rows: 0, is_causal: true }
-    let room = Math.min(microBatchTokensMax, batch_tokens)
-    for (const { entry, tokens_max } of pictures) {
-      const span = spanAt(entry.generation.request.pictures, entry.slot.cached.length)
-      const { is_non_causal } = span
-      // A part whose vectors attend to each other is never split, nor mixed with causal ones, nor with longer or
-      // shorter ones: the library computes as many vectors of each sequence at once as the shortest has.
-      const count = is_non_causal ? span.n_tokens : Math.min(tokens_max, room)
-      if (count === 0 || count > room) continue
-      const others = filled.rows > 0 ? filled.prompt_tokens / filled.rows : count
-      if (filled.rows > 0 && (filled.is_causal === is_non_causal || (is_non_causal && count !== others))) continue
-      const added = addVectors(entry, span, count)
-      filled.is_causal = !is_non_causal
-      filled.prompt_tokens += added
-      filled.rows++
-      room -= added
-    }
-    return filled
-  }
-
-  return { fillTokens, fillVectors }
 }
 
 /** A generation in a slot of a runner. */

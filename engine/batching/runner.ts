@@ -5,7 +5,7 @@ import type { Context } from '../llama/context.ts'
 import type { Vocab } from '../llama/vocab.ts'
 import type { Drafter, Drafting } from '../sampling/drafts/drafter.ts'
 import { isPictureToken } from '../vision/picture-tokens.ts'
-import { type BatchFiller, createBatchFiller, type FilledBatch, type RunningSequence, startSequence } from './batch.ts'
+import { BatchFiller, type FilledBatch, type RunningSequence, startSequence } from './batch.ts'
 import { createPartTime, createPrefillSpeed, type PrefillBudget } from './chunked-prefill.ts'
 import { abandonGeneration, acceptToken, failGeneration, type Generation, sampleToken } from './generation.ts'
 import { type CachedPrefix, createKvCache, type KvCache } from './kv-cache.ts'
@@ -92,7 +92,7 @@ export class Runner {
   constructor(options: RunnerOptions) {
     this.options = options
     this.cache = createKvCache(options.context, options.slots, options.tokens_per_slot, options.uses_mrope)
-    this.batch = createBatchFiller(this.cache, options)
+    this.batch = new BatchFiller(this.cache, options)
   }
 
   /** Whether it computes, or has waiting, a generation that is no background one. */

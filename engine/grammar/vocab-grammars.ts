@@ -5,7 +5,7 @@ import { ApiError } from '../../contract/errors.ts'
 import { GrammarWorker, JobFailed, nextJob, type SessionState } from './host.ts'
 import { createSession, type GrammarSession, type WorkerSession } from './session.ts'
 import { createSessionMemory, type VocabData } from './session-memory.ts'
-import { createTrials, type Trials } from './trials.ts'
+import { Trials } from './trials.ts'
 import { createVerdicts, type Verdict, type Verdicts } from './verdicts.ts'
 import type { GrammarSource } from './worker-messages.ts'
 
@@ -76,7 +76,7 @@ export class VocabGrammars {
     this.vocab = vocab
     this.limits = limits
     this.verdicts = createVerdicts(this.limits)
-    this.trials = createTrials(() => this.start(), this.limits)
+    this.trials = new Trials(() => this.start(), this.limits)
   }
 
   async open(request: GrammarRequest, signal?: AbortSignal): Promise<GrammarSession> {

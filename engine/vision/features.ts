@@ -17,23 +17,6 @@ export interface PictureFeatures {
   spans: PictureSpan[]
 }
 
-export interface Features {
-  /** Tokens of a picture in a prompt. Throws PictureError. */
-  tokensOf(projector: LoadedProjector, file: Buffer, signal: AbortSignal): Promise<number>
-  /**
-   * Throws PictureError; ApiError engine_failed, overloaded if too many pictures of the account wait. Rejects
-   * when `signal` aborts; the encoding then stops after its current tile, unless another request waits for it.
-   */
-  of(
-    projector: LoadedProjector,
-    file: Buffer,
-    caller: { account: string; signal: AbortSignal },
-  ): Promise<PictureFeatures>
-  /** Drops what is cached for a projector. */
-  forget(projector: LoadedProjector): void
-  bytes(): number
-}
-
 interface Hooks {
   /** A request's picture was encoded, which took `seconds`, or came from the cache. */
   onPicture(source: 'encoded' | 'cached', seconds: number): void
@@ -48,137 +31,167 @@ const waitingMax = 64
 /** Pictures whose numbers are remembered, so that the prefix cache knows them after their features were dropped. */
 const knownMax = 100_000
 
-export function createFeatures(
-  encoder: Encoder,
-  decoder: Pick<PictureDecoder, 'measure' | 'decode'>,
-  using: UseProjector,
-  bytes_max: number,
-  { onPicture }: Hooks,
-): Features {
+export class Features {
+  private readonly encoder: Encoder
+  private readonly decoder: Pick<PictureDecoder, 'measure' | 'decode'>
+  private readonly using: UseProjector
+  private readonly bytes_max: number
+  private readonly hooks: Hooks
   // In order of use.
-  const cache = new Map<string, PictureFeatures>()
-  const jobs = new Map<string, Job>()
-  const firstIds = new Map<string, number>()
-  let nextId = 1
-  let pictures = 0
-  let bytes = 0
-  const bytesOf = ({ spans }: PictureFeatures) => spans.reduce((sum, { vectors }) => sum + vectors.byteLength, 0)
+  private readonly cache = new Map<string, PictureFeatures>()
+  private readonly jobs = new Map<string, Job>()
+  private readonly firstIds = new Map<string, number>()
+  private nextId = 1
+  private pictures = 0
+  /** Of all vectors that are cached. */
+  bytes = 0
   // One at a time: a decoded picture takes up to 150 MB, and encodings compete for the same cores.
-  const inTurn = createFairQueue({
+  private readonly inTurn = createFairQueue({
     waiting_max: waitingMax,
     tooMany: () =>
       new ApiError('overloaded', `${waitingMax} pictures of yours are waiting to be read. Try again in a moment.`),
   })
 
-  const firstIdOf = (key: string, count: number): number => {
-    const firstId = firstIds.get(key)
+  constructor(
+    encoder: Encoder,
+    decoder: Pick<PictureDecoder, 'measure' | 'decode'>,
+    using: UseProjector,
+    bytes_max: number,
+    hooks: Hooks,
+  ) {
+    this.encoder = encoder
+    this.decoder = decoder
+    this.using = using
+    this.bytes_max = bytes_max
+    this.hooks = hooks
+  }
+
+  /** Tokens of a picture in a prompt. Throws PictureError. */
+  async tokensOf(projector: LoadedProjector, file: Buffer, signal: AbortSignal): Promise<number> {
+    const cached = this.cache.get(this.keyOf(projector, file))
+    if (cached) return cached.tokens.length
+    const size = await this.decoder.measure(file, signal)
+    const parts = await this.using(projector, () =>
+      this.encoder.call({ kind: 'measure', projector: projector.id, size }),
+    ).catch((error) => throwFailure(error, signal))
+    return parts.reduce((sum, part) => sum + (part.kind === 'text' ? part.tokens.length : part.n_tokens), 0)
+  }
+
+  /**
+   * Throws PictureError; ApiError engine_failed, overloaded if too many pictures of the account wait. Rejects
+   * when `signal` aborts; the encoding then stops after its current tile, unless another request waits for it.
+   */
+  async of(
+    projector: LoadedProjector,
+    file: Buffer,
+    { account, signal }: { account: string; signal: AbortSignal },
+  ): Promise<PictureFeatures> {
+    const key = this.keyOf(projector, file)
+    const cached = this.cache.get(key)
+    if (cached) {
+      this.cache.delete(key)
+      this.cache.set(key, cached)
+      this.hooks.onPicture('cached', 0)
+      return cached
+    }
+    const job = this.jobs.get(key) ?? this.startJob(key, projector, file, account)
+    job.waiting++
+    try {
+      return await abortable(job.features, signal)
+    } finally {
+      if (--job.waiting === 0) {
+        job.controller.abort()
+        if (this.jobs.get(key) === job) this.jobs.delete(key)
+      }
+    }
+  }
+
+  /** Drops what is cached for a projector. */
+  forget(projector: LoadedProjector): void {
+    for (const [key, features] of this.cache) {
+      if (!key.startsWith(`${projector.id} `)) continue
+      this.cache.delete(key)
+      this.bytes -= this.bytesOf(features)
+    }
+  }
+
+  private bytesOf({ spans }: PictureFeatures) {
+    return spans.reduce((sum, { vectors }) => sum + vectors.byteLength, 0)
+  }
+
+  private firstIdOf(key: string, count: number): number {
+    const firstId = this.firstIds.get(key)
     if (firstId !== undefined) return firstId
-    if (firstIds.size >= knownMax) firstIds.delete(firstIds.keys().next().value!)
-    const first = nextId
-    nextId += count
-    firstIds.set(key, first)
+    if (this.firstIds.size >= knownMax) this.firstIds.delete(this.firstIds.keys().next().value!)
+    const first = this.nextId
+    this.nextId += count
+    this.firstIds.set(key, first)
     return first
   }
 
-  const encode = async (key: string, projector: LoadedProjector, file: Buffer, signal: AbortSignal) => {
+  private async encode(key: string, projector: LoadedProjector, file: Buffer, signal: AbortSignal) {
     signal.throwIfAborted()
-    const pixels = await decoder.decode(file, signal)
+    const pixels = await this.decoder.decode(file, signal)
     signal.throwIfAborted()
     const began = performance.now()
-    const picture = ++pictures
+    const picture = ++this.pictures
     try {
       const buffer = pixels.rgb.buffer as ArrayBuffer
       const isWhole = pixels.rgb.byteLength === buffer.byteLength
-      const parts = await encoder.call(
+      const parts = await this.encoder.call(
         { kind: 'prepare', projector: projector.id, picture, pixels },
         isWhole ? [buffer] : [],
       )
       const vectors: (Float32Array | null)[] = []
       for (const [index, part] of parts.entries()) {
         signal.throwIfAborted()
-        vectors.push(part.kind === 'text' ? null : await encoder.call({ kind: 'encode', picture, part: index }))
+        vectors.push(part.kind === 'text' ? null : await this.encoder.call({ kind: 'encode', picture, part: index }))
       }
       const count = parts.reduce((sum, part) => sum + (part.kind === 'text' ? 0 : part.n_tokens), 0)
-      const features = featuresOf(projector, parts, vectors, firstIdOf(key, count))
-      onPicture('encoded', (performance.now() - began) / 1000)
+      const features = featuresOf(projector, parts, vectors, this.firstIdOf(key, count))
+      this.hooks.onPicture('encoded', (performance.now() - began) / 1000)
       return features
     } finally {
-      void encoder.call({ kind: 'forget', picture })
+      void this.encoder.call({ kind: 'forget', picture })
     }
   }
 
-  const store = (key: string, features: PictureFeatures) => {
-    const size = bytesOf(features)
-    if (size > bytes_max) return
-    cache.set(key, features)
-    bytes += size
-    for (const [oldest, entry] of cache) {
-      if (bytes <= bytes_max) break
-      cache.delete(oldest)
-      bytes -= bytesOf(entry)
+  private store(key: string, features: PictureFeatures) {
+    const size = this.bytesOf(features)
+    if (size > this.bytes_max) return
+    this.cache.set(key, features)
+    this.bytes += size
+    for (const [oldest, entry] of this.cache) {
+      if (this.bytes <= this.bytes_max) break
+      this.cache.delete(oldest)
+      this.bytes -= this.bytesOf(entry)
     }
   }
 
-  const startJob = (key: string, projector: LoadedProjector, file: Buffer, account: string): Job => {
+  private startJob(key: string, projector: LoadedProjector, file: Buffer, account: string): Job {
     const controller = new AbortController()
     const { signal } = controller
-    const features = inTurn(
+    const features = this.inTurn(
       account,
-      () => using(projector, () => encode(key, projector, file, signal)).catch((error) => throwFailure(error, signal)),
+      () =>
+        this.using(projector, () => this.encode(key, projector, file, signal)).catch((error) =>
+          throwFailure(error, signal),
+        ),
       signal,
     )
     const job = { features, waiting: 0, controller }
-    jobs.set(key, job)
+    this.jobs.set(key, job)
     features
-      .then((features) => store(key, features))
+      .then((features) => this.store(key, features))
       .catch(() => {})
       .finally(() => {
-        if (jobs.get(key) === job) jobs.delete(key)
+        if (this.jobs.get(key) === job) this.jobs.delete(key)
       })
     return job
   }
 
-  const keyOf = (projector: LoadedProjector, file: Buffer) =>
-    `${projector.id} ${createHash('sha256').update(file).digest('hex')}`
-
-  return {
-    async tokensOf(projector, file, signal) {
-      const cached = cache.get(keyOf(projector, file))
-      if (cached) return cached.tokens.length
-      const size = await decoder.measure(file, signal)
-      const parts = await using(projector, () =>
-        encoder.call({ kind: 'measure', projector: projector.id, size }),
-      ).catch((error) => throwFailure(error, signal))
-      return parts.reduce((sum, part) => sum + (part.kind === 'text' ? part.tokens.length : part.n_tokens), 0)
-    },
-    async of(projector, file, { account, signal }) {
-      const key = keyOf(projector, file)
-      const cached = cache.get(key)
-      if (cached) {
-        cache.delete(key)
-        cache.set(key, cached)
-        onPicture('cached', 0)
-        return cached
-      }
-      const job = jobs.get(key) ?? startJob(key, projector, file, account)
-      job.waiting++
-      try {
-        return await abortable(job.features, signal)
-      } finally {
-        if (--job.waiting === 0) {
-          job.controller.abort()
-          if (jobs.get(key) === job) jobs.delete(key)
-        }
-      }
-    },
-    forget(projector) {
-      for (const [key, features] of cache) {
-        if (!key.startsWith(`${projector.id} `)) continue
-        cache.delete(key)
-        bytes -= bytesOf(features)
-      }
-    },
-    bytes: () => bytes,
+  private keyOf(projector: LoadedProjector, file: Buffer) {
+    return `${projector.id} ${createHash('sha256').update(file).digest('hex')}`
   }
 }
 

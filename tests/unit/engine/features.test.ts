@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { PicturePart } from '../../../engine/llama/mtmd.ts'
 import type { Encoder } from '../../../engine/vision/encoder.ts'
-import { createFeatures } from '../../../engine/vision/features.ts'
+import { Features } from '../../../engine/vision/features.ts'
 import { positionsIn } from '../../../engine/vision/picture-tokens.ts'
 
 const projector = { id: 1, path: '/projector.gguf', sha256: '', vector_length: 2, is_non_causal: false }
@@ -38,7 +38,7 @@ function setUp({
     decode: async () => ({ width: 1, height: 1, rgb: new Uint8Array(3) }),
   }
   const sources: string[] = []
-  const features = createFeatures(encoder, decoder, (_projector, work) => work(), bytes_max, {
+  const features = new Features(encoder, decoder, (_projector, work) => work(), bytes_max, {
     onPicture: (source) => sources.push(source),
   })
   const of = (name: string, signal = new AbortController().signal, account = '') =>
@@ -81,7 +81,7 @@ test('tokens of different pictures differ, those of one picture are equal also a
   assert.equal(first.tokens[3], 7)
   const negative = (tokens: number[]) => tokens.filter((token) => token < 0)
   assert.equal(new Set([...negative(first.tokens), ...negative(other.tokens)]).size, 12)
-  assert.equal(features.bytes(), 48)
+  assert.equal(features.bytes, 48)
   assert.deepEqual((await of('a')).tokens, first.tokens)
   assert.equal(encodings(), 6)
 })
