@@ -26,16 +26,6 @@ export interface ConnectionLimits {
 /** Why a request is refused: its address has, or all clients together have, as many connections as they may. */
 export type Refused = 'address' | 'all'
 
-export interface Connections {
-  /** Most requests in progress of one owner: nobody holds more than a quarter of the connections. */
-  readonly owner_max: number
-  readonly address_max: number
-  /** Why a request is refused; undefined: it may continue. `clientOf`: its client's address, as a proxy forwards it. */
-  refusal(request: IncomingMessage, clientOf: () => string): Refused | undefined
-  /** The request has shown a right key of this owner. False, if the owner has as many in progress as it may. */
-  claim(request: IncomingMessage, owner: string): boolean
-}
-
 interface Connection {
   socket: Socket
   /** Undefined: of a proxy. */
@@ -55,132 +45,142 @@ interface Hold {
 /** Defaults of TUNERY_MAX_CONNECTIONS_PER_ADDRESS and of the engine alone. */
 export const addressShare = (connections_max: number) => Math.max(32, Math.floor(connections_max / 10))
 
-export function limitConnections(
-  server: Server,
-  { connections_max, address_max, isProxy = () => false }: ConnectionLimits,
-): Connections {
-  const owner_max = Math.max(4, Math.floor(connections_max / 4))
-  const connections = new Map<Socket, Connection>()
+export class Connections {
+  private readonly limits: ConnectionLimits
+  /** Most requests in progress of one owner: nobody holds more than a quarter of the connections. */
+  readonly owner_max: number
+  private readonly connections = new Map<Socket, Connection>()
   /** Idle connections, longest unused first; those that count by address; and those of the reserve. */
-  const idle = new Set<Connection>()
-  const idleOf = new Map<string, Set<Connection>>()
-  const idleReserve = new Set<Connection>()
-  const addresses = new Map<string, number>()
-  const owners = new Map<string, number>()
-  const holds = new WeakMap<IncomingMessage, Hold>()
-  let reserved = 0
+  private readonly idle = new Set<Connection>()
+  private readonly idleOf = new Map<string, Set<Connection>>()
+  private readonly idleReserve = new Set<Connection>()
+  private readonly addresses = new Map<string, number>()
+  private readonly owners = new Map<string, number>()
+  private readonly holds = new WeakMap<IncomingMessage, Hold>()
+  private reserved = 0
 
-  function setIdle(connection: Connection): void {
-    if (connection.reserved) return void idleReserve.add(connection)
-    idle.add(connection)
+  constructor(server: Server, limits: ConnectionLimits) {
+    this.limits = limits
+    this.owner_max = Math.max(4, Math.floor(limits.connections_max / 4))
+    server.maxConnections = limits.connections_max + reserveMax + backstop
+    server.prependListener('connection', (socket) => this.accept(socket))
+    server.prependListener('request', (request, response) => this.begin(request, response))
+    handleInTurn(server)
+  }
+
+  get address_max(): number {
+    return this.limits.address_max
+  }
+
+  /** Why a request is refused; undefined: it may continue. `clientOf`: its client's address, as a proxy forwards it. */
+  refusal(request: IncomingMessage, clientOf: () => string): Refused | undefined {
+    const [connection, hold] = [this.connections.get(request.socket), this.holds.get(request)]
+    if (!connection || !hold || healthPath.test(request.url ?? '')) return undefined
+    if (connection.reserved) {
+      const full = this.findRoom(connection.address)
+      if (full !== undefined) return full
+      connection.reserved = false
+      this.reserved--
+      this.setCounted(connection, true)
+    }
+    if (connection.address !== undefined) return undefined
+    const network = networkOf(clientOf())
+    if ((this.addresses.get(network) ?? 0) >= this.limits.address_max) return 'address'
+    hold.address = network
+    add(this.addresses, network, 1)
+    return undefined
+  }
+
+  /** The request has shown a right key of this owner. False, if the owner has as many in progress as it may. */
+  claim(request: IncomingMessage, owner: string): boolean {
+    const [connection, hold] = [this.connections.get(request.socket), this.holds.get(request)]
+    if (!connection || !hold || hold.owner === owner) return true
+    if ((this.owners.get(owner) ?? 0) >= this.owner_max) return false
+    this.release(hold)
+    hold.owner = owner
+    add(this.owners, owner, 1)
+    this.setCounted(connection, false)
+    return true
+  }
+
+  private setIdle(connection: Connection): void {
+    if (connection.reserved) return void this.idleReserve.add(connection)
+    this.idle.add(connection)
     if (!connection.counted || connection.address === undefined) return
-    const own = idleOf.get(connection.address)
+    const own = this.idleOf.get(connection.address)
     if (own) own.add(connection)
-    else idleOf.set(connection.address, new Set([connection]))
+    else this.idleOf.set(connection.address, new Set([connection]))
   }
-  function setBusy(connection: Connection): void {
-    idleReserve.delete(connection)
-    if (!idle.delete(connection) || connection.address === undefined) return
-    const own = idleOf.get(connection.address)
-    if (own?.delete(connection) && own.size === 0) idleOf.delete(connection.address)
+
+  private setBusy(connection: Connection): void {
+    this.idleReserve.delete(connection)
+    if (!this.idle.delete(connection) || connection.address === undefined) return
+    const own = this.idleOf.get(connection.address)
+    if (own?.delete(connection) && own.size === 0) this.idleOf.delete(connection.address)
   }
-  function setCounted(connection: Connection, counted: boolean): void {
+
+  private setCounted(connection: Connection, counted: boolean): void {
     if (connection.address === undefined || connection.counted === counted) return
     connection.counted = counted
-    add(addresses, connection.address, counted ? 1 : -1)
+    add(this.addresses, connection.address, counted ? 1 : -1)
   }
 
-  function remove(connection: Connection): void {
-    if (!connections.delete(connection.socket)) return
-    setBusy(connection)
-    setCounted(connection, false)
-    if (connection.reserved) reserved--
+  private remove(connection: Connection): void {
+    if (!this.connections.delete(connection.socket)) return
+    this.setBusy(connection)
+    this.setCounted(connection, false)
+    if (connection.reserved) this.reserved--
   }
+
   /** Closes the longest unused of these connections, if there is one. */
-  function closeOne(candidates: Set<Connection> | undefined): boolean {
+  private closeOne(candidates: Set<Connection> | undefined): boolean {
     const [oldest] = candidates ?? []
     if (!oldest) return false
-    remove(oldest)
+    this.remove(oldest)
     oldest.socket.destroy()
     return true
   }
 
   /** Why there is no room for one more ordinary connection of this address. */
-  function findRoom(address: string | undefined): Refused | undefined {
-    const isFull = address !== undefined && (addresses.get(address) ?? 0) >= address_max
-    if (isFull && !closeOne(idleOf.get(address))) return 'address'
-    if (connections.size - reserved >= connections_max && !closeOne(idle)) return 'all'
+  private findRoom(address: string | undefined): Refused | undefined {
+    const isFull = address !== undefined && (this.addresses.get(address) ?? 0) >= this.limits.address_max
+    if (isFull && !this.closeOne(this.idleOf.get(address))) return 'address'
+    if (this.connections.size - this.reserved >= this.limits.connections_max && !this.closeOne(this.idle)) return 'all'
     return undefined
   }
 
-  function accept(socket: Socket): void {
+  private accept(socket: Socket): void {
     const peer = socket.remoteAddress
     if (peer === undefined) return void socket.destroy()
-    const address = isProxy(peer) ? undefined : networkOf(peer)
-    const full = findRoom(address) !== undefined
-    if (full && reserved >= reserveMax && !closeOne(idleReserve)) return void socket.destroy()
+    const address = this.limits.isProxy?.(peer) ? undefined : networkOf(peer)
+    const full = this.findRoom(address) !== undefined
+    if (full && this.reserved >= reserveMax && !this.closeOne(this.idleReserve)) return void socket.destroy()
     const connection: Connection = { socket, address, reserved: full, counted: false, requests: 0 }
-    connections.set(socket, connection)
-    socket.once('close', () => remove(connection))
-    if (full) reserved++
-    else setCounted(connection, true)
-    setIdle(connection)
+    this.connections.set(socket, connection)
+    socket.once('close', () => this.remove(connection))
+    if (full) this.reserved++
+    else this.setCounted(connection, true)
+    this.setIdle(connection)
   }
 
-  function begin(request: IncomingMessage, response: ServerResponse): void {
-    const connection = connections.get(request.socket)
+  private begin(request: IncomingMessage, response: ServerResponse): void {
+    const connection = this.connections.get(request.socket)
     if (!connection) return
     connection.requests++
-    setBusy(connection)
-    if (!connection.reserved) setCounted(connection, true)
+    this.setBusy(connection)
+    if (!connection.reserved) this.setCounted(connection, true)
     const hold: Hold = {}
-    holds.set(request, hold)
+    this.holds.set(request, hold)
     response.once('close', () => {
-      release(hold)
-      if (--connection.requests === 0 && connections.has(connection.socket)) setIdle(connection)
+      this.release(hold)
+      if (--connection.requests === 0 && this.connections.has(connection.socket)) this.setIdle(connection)
     })
   }
 
-  function release(hold: Hold): void {
-    if (hold.address !== undefined) add(addresses, hold.address, -1)
-    if (hold.owner !== undefined) add(owners, hold.owner, -1)
+  private release(hold: Hold): void {
+    if (hold.address !== undefined) add(this.addresses, hold.address, -1)
+    if (hold.owner !== undefined) add(this.owners, hold.owner, -1)
     hold.address = hold.owner = undefined
-  }
-
-  server.maxConnections = connections_max + reserveMax + backstop
-  server.prependListener('connection', accept)
-  server.prependListener('request', begin)
-  handleInTurn(server)
-  return {
-    owner_max,
-    address_max,
-    refusal(request, clientOf) {
-      const [connection, hold] = [connections.get(request.socket), holds.get(request)]
-      if (!connection || !hold || healthPath.test(request.url ?? '')) return undefined
-      if (connection.reserved) {
-        const full = findRoom(connection.address)
-        if (full !== undefined) return full
-        connection.reserved = false
-        reserved--
-        setCounted(connection, true)
-      }
-      if (connection.address !== undefined) return undefined
-      const network = networkOf(clientOf())
-      if ((addresses.get(network) ?? 0) >= address_max) return 'address'
-      hold.address = network
-      add(addresses, network, 1)
-      return undefined
-    },
-    claim(request, owner) {
-      const [connection, hold] = [connections.get(request.socket), holds.get(request)]
-      if (!connection || !hold || hold.owner === owner) return true
-      if ((owners.get(owner) ?? 0) >= owner_max) return false
-      release(hold)
-      hold.owner = owner
-      add(owners, owner, 1)
-      setCounted(connection, false)
-      return true
-    },
   }
 }
 

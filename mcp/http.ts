@@ -3,7 +3,7 @@ import { createHash, randomUUID, timingSafeEqual } from 'node:crypto'
 import http, { type IncomingMessage, type ServerResponse } from 'node:http'
 import { type AddressInfo, isIP } from 'node:net'
 import { StreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/streamableHttp.js'
-import { addressesIn, addressShare, type Connections, limitConnections } from '../lib/connections.ts'
+import { addressesIn, addressShare, Connections } from '../lib/connections.ts'
 import { Tunery } from '../sdk/index.ts'
 import { createKeyChecks, type KeyChecks } from './key-checks.ts'
 import { createKeyWatch, type KeyWatch } from './key-watch.ts'
@@ -75,7 +75,7 @@ export class HttpServer {
         refuse(response, refusal)
       })
     })
-    this.connections = limitConnections(this.server, {
+    this.connections = new Connections(this.server, {
       connections_max: connectionsMax,
       address_max: addressShare(connectionsMax),
       isProxy: this.isProxy,

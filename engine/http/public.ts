@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http'
 import { ApiError, errorBody } from '../../contract/errors.ts'
-import { limitConnections } from '../../lib/connections.ts'
+import { Connections } from '../../lib/connections.ts'
 import {
   type ClientTimeouts,
   clientTimeouts,
@@ -50,7 +50,7 @@ export function createPublicServer({ timeouts = clientTimeouts }: PublicAccess, 
     },
   )
   // One address may be a gateway with all clients behind it.
-  const connections = limitConnections(server, { connections_max: connectionsMax, address_max: connectionsMax })
+  const connections = new Connections(server, { connections_max: connectionsMax, address_max: connectionsMax })
   server.on('clientError', (error, socket) => clientError(error, socket as import('node:net').Socket))
   endSlowBodies(server, body_ms, refuse)
   endSlowReaders(server, unread_ms)

@@ -3,13 +3,7 @@
 import cors from '@fastify/cors'
 import type { FastifyInstance, FastifyReply } from 'fastify'
 import { ApiError } from '../../../contract/errors.ts'
-import {
-  addressesIn,
-  addressShare,
-  type Connections,
-  limitConnections,
-  type Refused,
-} from '../../../lib/connections.ts'
+import { addressesIn, addressShare, Connections, type Refused } from '../../../lib/connections.ts'
 import { maxHeaderFields, securityHeaders } from '../../../lib/http/client-timeouts.ts'
 import { rateLimitError } from './limits.ts'
 
@@ -46,7 +40,7 @@ export async function addSecurityHooks(
   app: FastifyInstance,
   { cors_origins, trusted_proxies, max_connections, max_connections_per_address }: SecuritySettings,
 ): Promise<void> {
-  const connections = limitConnections(app.server, {
+  const connections = new Connections(app.server, {
     connections_max: max_connections,
     address_max: max_connections_per_address ?? addressShare(max_connections),
     isProxy: addressesIn(trusted_proxies),
