@@ -44,7 +44,7 @@ import { createWebhooksFeature } from './features/webhooks/feature.ts'
 import type { Db } from './platform/db/open.ts'
 import { startSweeping } from './platform/events/retention.ts'
 import { createIdempotency } from './platform/http/idempotency-store.ts'
-import { createLimits, type Limits } from './platform/limits/index.ts'
+import { Limits } from './platform/limits/index.ts'
 import { createAddressRules, readAllowed } from './platform/outbound/addresses.ts'
 import { createPictureFetcher } from './platform/outbound/pictures.ts'
 import type { Plans } from './platform/plans.ts'
@@ -247,7 +247,7 @@ async function createFeatures(context: Context, { plans, secrets, limits }: Plat
 export async function createServices(config: Config, log: Logger, database?: Db) {
   const { context, secrets, plans, stopping, stopDeadline, storageOwner } = await createContext(config, log, database)
   const { db, servers, notifications, redis, artifacts, tracing, changes, running } = context
-  const limits = createLimits({
+  const limits = new Limits({
     db,
     plans,
     log,

@@ -1,10 +1,10 @@
 import pino from 'pino'
 import { readConfig } from '../../server/config.ts'
-import { type Accounts, createAccounts } from '../../server/features/accounts/index.ts'
+import { Accounts } from '../../server/features/accounts/index.ts'
 import { openNotifications } from '../../server/platform/cluster/notifications.ts'
 import { type Db, openDatabase } from '../../server/platform/db/open.ts'
 import { commandLineActor } from '../../server/platform/events/audit.ts'
-import { createLimits } from '../../server/platform/limits/index.ts'
+import { Limits } from '../../server/platform/limits/index.ts'
 import { readPlans } from '../../server/platform/plans.ts'
 import { type Changes, createChanges } from '../../server/platform/redis/changes.ts'
 import { admission } from '../../server/platform/storage/installation.ts'
@@ -21,11 +21,11 @@ export async function withAccounts<T>(work: (accounts: Accounts, db: Db, changes
   const changes = createChanges(notifications)
   try {
     const plans = readPlans(config)
-    const accounts = createAccounts({
+    const accounts = new Accounts({
       db,
       changes,
       plans,
-      limits: createLimits({ db, plans, log }),
+      limits: new Limits({ db, plans, log }),
       defaultTier: config.default_tier,
       log,
     })

@@ -8,8 +8,8 @@ import { after, before, mock, test } from 'node:test'
 import pino from 'pino'
 import { newKey } from '../../lib/key-format.ts'
 import { openDatabase } from '../../server/platform/db/open.ts'
-import { createDailyQuota } from '../../server/platform/limits/daily-quota.ts'
-import { createLimits } from '../../server/platform/limits/service.ts'
+import { DailyQuota } from '../../server/platform/limits/daily-quota.ts'
+import { Limits } from '../../server/platform/limits/service.ts'
 import { type Client, client, colourRows, until } from '../support/client.ts'
 import { withDatabase } from '../support/database.ts'
 import { startApp, type TestApp } from '../support/service.ts'
@@ -124,7 +124,7 @@ test('a window lasts a minute from its first request; refused requests do not co
       tierOrTightest: () => bounds,
       pricing: () => assert.fail(),
     }
-    const limits = createLimits({ db, plans, log: pino({ level: 'silent' }) })
+    const limits = new Limits({ db, plans, log: pino({ level: 'silent' }) })
     const caller = { account_id: 'acc', tier: 't' } as never
     const admit = async () => {
       const { window, refused } = await limits.admit(caller, { slot: false })
@@ -159,7 +159,7 @@ test('the daily count survives a restart; after a kill the limit holds and 99 of
       .execute()
     const bounds = tier('t', null, 1000, null)
     const begin = () =>
-      createLimits({
+      new Limits({
         db,
         plans: {
           currency: 'USD',
@@ -202,7 +202,7 @@ test("a day's count is reported for that day, even after the next day has begun"
       .values({ id: 'acc', name: 'a', tier: 't', suspended_at: null, created_at: 0 })
       .execute()
     const notified: unknown[] = []
-    const quota = createDailyQuota(
+    const quota = new DailyQuota(
       db,
       pino({ level: 'silent' }),
       Date.now,

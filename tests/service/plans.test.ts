@@ -8,12 +8,12 @@ import { sql } from 'kysely'
 import pino from 'pino'
 import { scopePresets } from '../../contract/scopes.ts'
 import { readConfig } from '../../server/config.ts'
-import { createAccounts } from '../../server/features/accounts/service.ts'
+import { Accounts } from '../../server/features/accounts/service.ts'
 import { createNotifications } from '../../server/platform/cluster/notifications.ts'
 import { up as accounts } from '../../server/platform/db/migrations/0006-accounts.ts'
 import { up as exports } from '../../server/platform/db/migrations/0010-exports.ts'
 import { openDatabase } from '../../server/platform/db/open.ts'
-import { createLimits } from '../../server/platform/limits/service.ts'
+import { Limits } from '../../server/platform/limits/service.ts'
 import { readPlans } from '../../server/platform/plans.ts'
 import { createChanges } from '../../server/platform/redis/changes.ts'
 import { startApp } from '../support/service.ts'
@@ -86,11 +86,11 @@ async function ensureOwner(data: string, settings: Record<string, string>): Prom
   try {
     const plans = readPlans(config)
     const log = pino({ level: 'silent' })
-    await createAccounts({
+    await new Accounts({
       db,
       changes: createChanges(createNotifications(log)),
       plans,
-      limits: createLimits({ db, plans, log }),
+      limits: new Limits({ db, plans, log }),
       defaultTier: config.default_tier,
       log,
     }).ensureOwner()

@@ -15,7 +15,7 @@ import { type Db, openThreadedDatabase } from '../../server/platform/db/open.ts'
 import { type AuthThrottle, createAuthThrottle, wrongKeysPerMinute } from '../../server/platform/http/auth-throttle.ts'
 import type { Admission } from '../../server/platform/http/limits.ts'
 import { requestsOf } from '../../server/platform/limits/daily-quota.ts'
-import { createLimits, type Limits } from '../../server/platform/limits/service.ts'
+import { Limits } from '../../server/platform/limits/service.ts'
 import { createChanges } from '../../server/platform/redis/changes.ts'
 import { connectRedis, script } from '../../server/platform/redis/connection.ts'
 import { openRedis } from '../../server/platform/redis/open.ts'
@@ -78,7 +78,7 @@ describe('limits that processes share', redisTest, () => {
   async function startProcess(url = redis.url, live = 1) {
     const shared = await connectRedis(url, 'test', log, live)
     const changes = createChanges(createNotifications(log), shared)
-    const limits = createLimits({ db, plans: plans as never, log, shared: { redis: shared, changes } })
+    const limits = new Limits({ db, plans: plans as never, log, shared: { redis: shared, changes } })
     return { limits, changes, redis: shared, work: limits.start() }
   }
   interface Several {
@@ -433,7 +433,7 @@ describe('the day of processes that share a database alone', () => {
     await drop?.()
     rmSync(dataDir, { recursive: true })
   })
-  const startProcess = () => createLimits({ db, plans: plans as never, log, several: true })
+  const startProcess = () => new Limits({ db, plans: plans as never, log, several: true })
   const admitted = async (processes: Limits[], caller: never, callers: number) =>
     (
       await Promise.all(

@@ -2,13 +2,13 @@ import type { Limits } from '../../platform/limits/index.ts'
 import type { Plans } from '../../platform/plans.ts'
 import type { Context, Feature } from '../feature.ts'
 import { accountRoutes } from './routes.ts'
-import { type Accounts, createAccounts } from './service.ts'
+import { Accounts } from './service.ts'
 
 export function createAccountsFeature(
   { config, db, changes, running, stopping, log, now }: Context,
   { plans, limits }: { plans: Plans; limits: Limits },
 ): Feature & { accounts: Accounts } {
-  const accounts = createAccounts({
+  const accounts = new Accounts({
     db,
     plans,
     limits,

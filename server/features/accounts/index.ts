@@ -1,5 +1,5 @@
 // Accounts, members, API keys and the operator. What the rest of the service may import.
 export { missingRights, requireStillGood } from './authority.ts'
 export { toMemberResponse } from './members.ts'
-export { type Accounts, createAccounts } from './service.ts'
+export { Accounts } from './service.ts'
 export { firstOwner, operatorUser } from './store.ts'

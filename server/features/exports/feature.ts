@@ -51,7 +51,7 @@ export function createExportsFeature(
     parse_control_tokens: config.parse_control_tokens,
     log,
     push,
-    acquireSlot: accounts.acquireSlotForWork,
+    acquireSlot: (id: string) => accounts.acquireSlotForWork(id),
     notifyEvents: (id: string) => exports.notifyEvents(id),
     deletionSignal: (id: string) => exports.deletionSignal(id),
     finished: (id: string) => exports.finished(id),

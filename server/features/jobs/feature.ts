@@ -137,7 +137,7 @@ export async function createJobsFeature(
   )
   const worker: JobWorker = {
     context: attempt,
-    acquireSlot: accounts.acquireSlotForWork,
+    acquireSlot: (id: string) => accounts.acquireSlotForWork(id),
     observe: observeAttempts(metrics, context.tracing, now),
     host:
       ray ??

@@ -3,7 +3,7 @@ import type { Logger } from 'pino'
 import { after } from '../../../lib/after.ts'
 import type { Db } from '../db/open.ts'
 import { createFixedWindows } from '../redis/window-counter.ts'
-import { type CountListener, createDailyQuota, type DailyQuota } from './daily-quota.ts'
+import { type CountListener, DailyQuota } from './daily-quota.ts'
 import { minute_ms } from './scripts.ts'
 import { SharedDailyQuota } from './shared-daily-quota.ts'
 
@@ -62,7 +62,7 @@ export function createLocalCounters(
   // The tier's limit is compared here, because an account may change its tier within a window.
   const minutes = createFixedWindows(minute_ms, now)
   const reads = createFixedWindows(minute_ms, now)
-  const quota = several ? new SharedDailyQuota(db, log, now, onCounted) : createDailyQuota(db, log, now, onCounted)
+  const quota = several ? new SharedDailyQuota(db, log, now, onCounted) : new DailyQuota(db, log, now, onCounted)
   const slots = createConcurrencySlots()
 
   /** Demands for a slot alone report only the slots in use. */

@@ -6,21 +6,6 @@ import type { Logger } from 'pino'
 import { startOfDay } from '../../../lib/utc-day.ts'
 import type { Db } from '../db/open.ts'
 
-export interface DailyQuota {
-  /**
-   * Counts one request. Replies its number within the UTC day, or undefined, without counting it, once `limit` is
-   * reached; at once while requests are reserved. A null limit is unlimited.
-   */
-  admit(account_id: string, limit: number | null): Promise<number | undefined> | number | undefined
-  /** Uncounts one request that was refused after `admit`. */
-  refund(account_id: string): void
-  used(account_id: string): Promise<number>
-  /** Writes the counts of unlimited accounts, as limited ones are written ahead, and reports all that have changed. */
-  flush(): Promise<void>
-  /** Writes the exact counts. Call it once no more requests come. */
-  close(): Promise<void>
-}
-
 /** Receives an account's request count of the day, with its limit: at a flush, if the count has changed. */
 export type CountListener = (account_id: string, day: number, requests: number, limit: number | null) => Promise<void>
 
@@ -39,45 +24,106 @@ export const databaseWait_ms = 250
 /** The share of the daily limit that one write reserves: the most that a killed process wastes. */
 const reserveShare = 1 / 200
 
-export function createDailyQuota(db: Db, log: Logger, now: () => number, onCounted: CountListener): DailyQuota {
-  const counts = new Map<string, Count>()
-  const loading = new Map<string, Promise<Count>>()
+export class DailyQuota {
+  private readonly db: Db
+  private readonly log: Logger
+  private readonly now: () => number
+  private readonly onCounted: CountListener
+  private readonly counts = new Map<string, Count>()
+  private readonly loading = new Map<string, Promise<Count>>()
 
-  async function write(account_id: string, count: Count): Promise<void> {
+  constructor(db: Db, log: Logger, now: () => number, onCounted: CountListener) {
+    this.db = db
+    this.log = log
+    this.now = now
+    this.onCounted = onCounted
+  }
+
+  /**
+   * Counts one request. Replies its number within the UTC day, or undefined, without counting it, once `limit` is
+   * reached; at once while requests are reserved. A null limit is unlimited.
+   */
+  admit(account_id: string, limit: number | null): Promise<number | undefined> | number | undefined {
+    const count = this.countOf(account_id)
+    if (count instanceof Promise || (limit !== null && count.used >= count.persisted))
+      return this.admitSlowly(account_id, limit)
+    count.limit = limit
+    return this.admitNow(account_id, count, limit)
+  }
+
+  /** Uncounts one request that was refused after `admit`. */
+  refund(account_id: string): void {
+    const count = this.counts.get(account_id)
+    if (count && count.used > 0) count.used--
+  }
+
+  async used(account_id: string): Promise<number> {
+    return (await this.countOf(account_id)).used
+  }
+
+  /** Writes the counts of unlimited accounts, as limited ones are written ahead, and reports all that have changed. */
+  async flush(): Promise<void> {
+    for (const [account_id, count] of this.counts) {
+      if (count.used === count.notified) continue
+      try {
+        if (count.limit === null) await this.write(account_id, count)
+        await this.notify(account_id, count)
+      } catch (error) {
+        this.log.warn(
+          { err: error, account_id },
+          'daily request counts could not be written or reported; they stay in memory and are retried',
+        )
+      }
+    }
+  }
+
+  /** Writes the exact counts. Call it once no more requests come. */
+  async close(): Promise<void> {
+    for (const [account_id, count] of this.counts) {
+      await count.reserving
+      if (count.used !== count.persisted) await this.write(account_id, count)
+    }
+  }
+
+  private async write(account_id: string, count: Count): Promise<void> {
     const { day, used } = count
-    await setRequests(db, account_id, day, used)
+    await setRequests(this.db, account_id, day, used)
     count.persisted = used
   }
 
-  async function notify(account_id: string, count: Count): Promise<void> {
+  private async notify(account_id: string, count: Count): Promise<void> {
     const { day, used, limit } = count
     if (used === count.notified) return
-    await onCounted(account_id, day, used, limit)
+    await this.onCounted(account_id, day, used, limit)
     count.notified = used
   }
 
   /** Writes and reports the last count of a day that has ended. */
-  const closeDay = (account_id: string, count: Count) =>
-    Promise.all([count.used !== count.persisted && write(account_id, count), notify(account_id, count)]).catch(
-      (error) => log.warn({ err: error, account_id }, 'the final request count of a day could not be written'),
+  private closeDay(account_id: string, count: Count) {
+    return Promise.all([
+      count.used !== count.persisted && this.write(account_id, count),
+      this.notify(account_id, count),
+    ]).catch((error) =>
+      this.log.warn({ err: error, account_id }, 'the final request count of a day could not be written'),
     )
+  }
 
-  async function load(account_id: string, day: number): Promise<Count> {
-    const previous = counts.get(account_id)
-    if (previous) await closeDay(account_id, previous)
-    const used = await requestsOf(db, account_id, day)
+  private async load(account_id: string, day: number): Promise<Count> {
+    const previous = this.counts.get(account_id)
+    if (previous) await this.closeDay(account_id, previous)
+    const used = await requestsOf(this.db, account_id, day)
     const count: Count = { day, used, persisted: used, notified: used, limit: null, reserving: undefined }
-    counts.set(account_id, count)
+    this.counts.set(account_id, count)
     return count
   }
 
-  function countOf(account_id: string): Count | Promise<Count> {
-    const day = startOfDay(now())
-    const known = counts.get(account_id)
+  private countOf(account_id: string): Count | Promise<Count> {
+    const day = startOfDay(this.now())
+    const known = this.counts.get(account_id)
     if (known?.day === day) return known
     const name = `${account_id} ${day}`
-    const pending = loading.get(name) ?? load(account_id, day).finally(() => loading.delete(name))
-    loading.set(name, pending)
+    const pending = this.loading.get(name) ?? this.load(account_id, day).finally(() => this.loading.delete(name))
+    this.loading.set(name, pending)
     return pending
   }
 
@@ -85,11 +131,11 @@ export function createDailyQuota(db: Db, log: Logger, now: () => number, onCount
    * Reserves requests in the database. If the write fails, requests are still admitted; those counted in the meantime
    * are lost if the process is killed.
    */
-  function reserve(account_id: string, count: Count, limit: number): Promise<void> {
+  private reserve(account_id: string, count: Count, limit: number): Promise<void> {
     const target = Math.min(limit, count.used + Math.max(1, Math.ceil(limit * reserveShare)))
-    count.reserving ??= setRequests(db, account_id, count.day, target)
+    count.reserving ??= setRequests(this.db, account_id, count.day, target)
       .catch((error) =>
-        log.warn({ err: error, account_id }, 'daily request counts could not be written; they stay in memory'),
+        this.log.warn({ err: error, account_id }, 'daily request counts could not be written; they stay in memory'),
       )
       .then(() => {
         count.persisted = Math.max(target, count.used)
@@ -99,67 +145,29 @@ export function createDailyQuota(db: Db, log: Logger, now: () => number, onCount
   }
 
   /** Waits for the count of the day, or for requests to be reserved. */
-  async function admitSlowly(account_id: string, limit: number | null): Promise<number | undefined> {
+  private async admitSlowly(account_id: string, limit: number | null): Promise<number | undefined> {
     for (;;) {
-      const count = await countOf(account_id)
+      const count = await this.countOf(account_id)
       count.limit = limit
       if (limit !== null && count.used < limit && count.used >= count.persisted) {
-        await Promise.race([reserve(account_id, count, limit), sleep(databaseWait_ms)])
+        await Promise.race([this.reserve(account_id, count, limit), sleep(databaseWait_ms)])
         // Do not block requests on a locked database: count them in memory until it can be written.
-        if (count.reserving && count.day === startOfDay(now())) return count.used < limit ? ++count.used : undefined
+        if (count.reserving && count.day === startOfDay(this.now()))
+          return count.used < limit ? ++count.used : undefined
         // Retry: the day may have ended during the wait.
         continue
       }
-      return admitNow(account_id, count, limit)
+      return this.admitNow(account_id, count, limit)
     }
   }
 
-  function admitNow(account_id: string, count: Count, limit: number | null): number | undefined {
+  private admitNow(account_id: string, count: Count, limit: number | null): number | undefined {
     if (limit !== null) {
       if (count.used >= limit) return undefined
       if (count.persisted < limit && count.persisted - count.used <= (limit * reserveShare) / 2)
-        void reserve(account_id, count, limit)
+        void this.reserve(account_id, count, limit)
     }
     return ++count.used
-  }
-
-  return {
-    admit(account_id, limit) {
-      const count = countOf(account_id)
-      if (count instanceof Promise || (limit !== null && count.used >= count.persisted))
-        return admitSlowly(account_id, limit)
-      count.limit = limit
-      return admitNow(account_id, count, limit)
-    },
-
-    refund(account_id) {
-      const count = counts.get(account_id)
-      if (count && count.used > 0) count.used--
-    },
-
-    used: async (account_id) => (await countOf(account_id)).used,
-
-    async flush() {
-      for (const [account_id, count] of counts) {
-        if (count.used === count.notified) continue
-        try {
-          if (count.limit === null) await write(account_id, count)
-          await notify(account_id, count)
-        } catch (error) {
-          log.warn(
-            { err: error, account_id },
-            'daily request counts could not be written or reported; they stay in memory and are retried',
-          )
-        }
-      }
-    },
-
-    async close() {
-      for (const [account_id, count] of counts) {
-        await count.reserving
-        if (count.used !== count.persisted) await write(account_id, count)
-      }
-    },
   }
 }
 

@@ -30,7 +30,7 @@ interface Share {
 /** Others may give back what they do not use. */
 const askAgain_ms = 250
 
-export class SharedDailyQuota implements DailyQuota {
+export class SharedDailyQuota implements Pick<DailyQuota, keyof DailyQuota> {
   private readonly db: Db
   private readonly log: Logger
   private readonly now: () => number
