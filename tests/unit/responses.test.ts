@@ -6,7 +6,7 @@ import { test } from 'node:test'
 import pino from 'pino'
 import type { Response } from '../../contract/responses.ts'
 import { pipeToClient } from '../../server/features/inference/gateway/sse-response.ts'
-import { createResponseBuilder } from '../../server/features/inference/responses/events.ts'
+import { ResponseBuilder } from '../../server/features/inference/responses/events.ts'
 import { createResponseStream } from '../../server/features/inference/responses/stream.ts'
 import { responseTools } from '../../server/features/inference/responses/tools.ts'
 import { newResponse } from '../../server/features/inference/responses/translate.ts'
@@ -18,7 +18,7 @@ const chunk = (delta: object, finish_reason: string | null = null) => data({ cho
 async function streamed(...chunks: string[]) {
   const stored: Response[] = []
   const tools = responseTools([{ type: 'custom', name: 'patch' }])
-  const builder = createResponseBuilder(newResponse({ model: 'm', input: 'x' }, tools, 0), tools)
+  const builder = new ResponseBuilder(newResponse({ model: 'm', input: 'x' }, tools, 0), tools)
   const stream = createResponseStream(
     builder,
     async () => void stored.push(structuredClone(builder.response)),

@@ -19,7 +19,7 @@ import type { Artifact } from '../../server/features/models/artifacts.ts'
 import { moveToModels } from '../../server/features/models/artifacts.ts'
 import { copyArtifacts } from '../../server/maintenance/migrate/files.ts'
 import { hashTree, storageError } from '../../server/platform/storage/durable-files.ts'
-import { createFileStore } from '../../server/platform/storage/objects/file-driver.ts'
+import { FileStore } from '../../server/platform/storage/objects/file-driver.ts'
 import { writeFolderManifest } from '../../server/platform/storage/objects/folder-manifest.ts'
 import { artifactsOn, collect, testObjectStore, write } from '../support/object-store.ts'
 
@@ -38,13 +38,13 @@ testObjectStore('folder', {
   folder,
   open() {
     shared = folder()
-    return createFileStore(shared)
+    return new FileStore(shared)
   },
   corrupt: async (key) => writeFileSync(path.join(shared, 'objects', key), 'wrong bytes'),
 })
 
 test('a storage that is away is a 503, not an empty storage', async () => {
-  const store = createFileStore(path.join(root, 'not-mounted'))
+  const store = new FileStore(path.join(root, 'not-mounted'))
   const away = (error: unknown) => storageError(error)?.code === 'storage_unavailable'
   await assert.rejects(store.head('files/x'), away)
   await assert.rejects(store.check(), away)
@@ -60,7 +60,7 @@ test('a storage that is away is a 503, not an empty storage', async () => {
 })
 
 test('a move to a disk that is too small keeps what it has moved', async () => {
-  const [source, target] = [createFileStore(folder()), folder()]
+  const [source, target] = [new FileStore(folder()), folder()]
   const file = path.join(folder(), 'x')
   writeFileSync(file, 'x')
   const { sha256 } = await source.put(file, 'files/first')
@@ -102,7 +102,7 @@ test('models may be on another volume than the rest of the data folder', { skip:
     } as Artifact)
     assert.equal(size_bytes, 'weights'.length + 'gguf'.length + 2)
     assert.deepEqual([readdirSync(path.join(here, 'models')), readdirSync(trained(''))], [[id], []])
-    const store = createFileStore(folder())
+    const store = new FileStore(folder())
     await artifactsOn(store, here).publish(`models/${id}/`)
     await artifactsOn(store, there).ensureLocal(`models/${id}/`)
     assert.equal(readFileSync(path.join(there, 'models', id, 'adapter/adapter.safetensors'), 'utf8'), 'weights')

@@ -8,7 +8,7 @@ import { runPeriodically } from '../../../lib/periodic.ts'
 import { createReplicaSet, type OwnReplica, type ServingSet } from '../serving/index.ts'
 import { addObservation, autoscale, decisionsKept_ms, type ScalingPolicy } from './autoscaler.ts'
 import type { ReadGpus } from './gpus.ts'
-import { createReconciler, firstStart_ms, type Reconciler, type ReconcilerOptions } from './reconciler.ts'
+import { firstStart_ms, Reconciler, type ReconcilerOptions } from './reconciler.ts'
 import { activeOf, type Decision, type Entry, type ScaledDeployment } from './scaled-deployment.ts'
 
 const tick_ms = 1000
@@ -40,7 +40,7 @@ export class Controller {
 
   constructor(options: Options) {
     this.options = options
-    this.reconciler = createReconciler(options, {
+    this.reconciler = new Reconciler(options, {
       entries: this.entries,
       step: (entry) => this.step(entry),
       decide: (entry, to, reason) => this.decide(entry, to, reason),

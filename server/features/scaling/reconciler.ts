@@ -43,36 +43,33 @@ interface Control {
   isStopping(): boolean
 }
 
-export interface Reconciler {
+export class Reconciler {
+  private readonly options: ReconcilerOptions
+  private readonly control: Control
+
+  constructor(options: ReconcilerOptions, control: Control) {
+    this.options = options
+    this.control = control
+  }
+
   /** Starts what is missing and drains what is too many. */
-  reconcile(entry: Entry): Promise<void>
-  /** Lets a replica end its requests, and then the replica. */
-  drain(entry: Entry, replica: OwnReplica): void
-  /** A replica has ended, asked or by itself. */
-  onEnded(entry: Entry, replica: OwnReplica): void
-}
-
-export function createReconciler(options: ReconcilerOptions, control: Control): Reconciler {
-  const { files, dataDir, engine_options, inference, deployments, places, yieldsToo, now, log } = options
-  const { entries, step, decide, isStopping } = control
-
-  async function reconcile(entry: Entry): Promise<void> {
-    while (fittingOf(entry).length < entry.desired && now() >= entry.retry_at && !entry.removed) {
+  async reconcile(entry: Entry): Promise<void> {
+    while (fittingOf(entry).length < entry.desired && this.options.now() >= entry.retry_at && !entry.removed) {
       const { deployment } = entry
-      const plan = await wantedOf(entry).catch((error) => onStartFailed(entry, error))
+      const plan = await this.wantedOf(entry).catch((error) => this.onStartFailed(entry, error))
       if (!plan) return
       const { target, bytes } = plan
-      const place = await places.take(deployment.instance_type, deployment.id, bytes)
+      const place = await this.options.places.take(deployment.instance_type, deployment.id, bytes)
       if ('refused' in place) {
         entry.limit = place.refused
         if (activeOf(entry).length > 0) return
-        entry.isStarving = await takeFromAnother(entry)
-        if (!entry.isStarving) refuseWaiting(entry, place.refused)
+        entry.isStarving = await this.takeFromAnother(entry)
+        if (!entry.isStarving) this.refuseWaiting(entry, place.refused)
         return
       }
       entry.isStarving = false
       if (entry.removed) return place.release()
-      start(entry, target, place)
+      this.start(entry, target, place)
     }
     const fitting = fittingOf(entry)
     // Replicas of a former class serve until those of the new one do.
@@ -81,47 +78,62 @@ export function createReconciler(options: ReconcilerOptions, control: Control): 
     const surplus = fitting
       .toSorted((a, b) => Number(a.state() === 'ready') - Number(b.state() === 'ready') || a.inFlight - b.inFlight)
       .slice(0, Math.max(0, fitting.length - entry.desired))
-    for (const replica of [...old, ...surplus]) drain(entry, replica)
+    for (const replica of [...old, ...surplus]) this.drain(entry, replica)
   }
 
-  function drain(entry: Entry, replica: OwnReplica): void {
+  /** Lets a replica end its requests, and then the replica. */
+  drain(entry: Entry, replica: OwnReplica): void {
     entry.leaving.add(replica)
     void replica
       .drain()
-      .catch((error) => log.error({ err: error, replica: replica.id }, 'a replica could not be ended'))
+      .catch((error) => this.options.log.error({ err: error, replica: replica.id }, 'a replica could not be ended'))
+  }
+
+  /** A replica has ended, asked or by itself. */
+  onEnded(entry: Entry, replica: OwnReplica): void {
+    const wasAsked = entry.leaving.delete(replica)
+    entry.places.delete(replica)
+    entry.counted.cpu.delete(replica)
+    if (wasAsked || entry.removed || this.control.isStopping()) return
+    if (replica.ready_at() !== undefined) {
+      this.options.log.warn({ deployment: entry.deployment.id, replica: replica.id }, 'a replica ended by itself')
+      entry.deaths = [...entry.deaths.filter((at) => at > this.options.now() - deaths_ms), this.options.now()]
+      if (entry.deaths.length > 2) this.backOff(entry, entry.deaths.length - 2)
+    }
+    void this.control.step(entry)
   }
 
   /** The weights that the deployment serves now, on this machine, and their size. */
-  async function wantedOf({ deployment }: Entry): Promise<{ target: Target; bytes: number }> {
-    const current = await deployments.findUnscoped(deployment.id)
+  private async wantedOf({ deployment }: Entry): Promise<{ target: Target; bytes: number }> {
+    const current = await this.options.deployments.findUnscoped(deployment.id)
     if (!current) throw new ApiError('deployment_not_found', `There is no deployment '${deployment.name}'.`)
-    const target = await inference.target(current.account_id, current.model)
-    return { target, bytes: await bytesOf(target, files.artifacts, files.keepsOriginal) }
+    const target = await this.options.inference.target(current.account_id, current.model)
+    return { target, bytes: await bytesOf(target, this.options.files.artifacts, this.options.files.keepsOriginal) }
   }
 
-  function start(entry: Entry, target: Target, place: Place): void {
+  private start(entry: Entry, target: Target, place: Place): void {
     const { deployment } = entry
     const replica = new OwnReplica({
       id: newId('rep'),
       deployment_id: deployment.id,
       placement: place.placement,
       target,
-      files,
-      dataDir,
-      engine_options,
-      verify: options.verify,
+      files: this.options.files,
+      dataDir: this.options.dataDir,
+      engine_options: this.options.engine_options,
+      verify: this.options.verify,
       max_concurrent: () => 2 * entry.policy.target_requests,
       onChange: () => entry.set.dispatchWaiting(),
-      now,
-      log,
+      now: this.options.now,
+      log: this.options.log,
     })
     entry.places.set(replica, place)
     entry.set.add(replica)
-    const stopYielding = yieldsToo(replica.engine)
+    const stopYielding = this.options.yieldsToo(replica.engine)
     void replica.ended.then(() => {
       stopYielding()
       place.release()
-      for (const other of entries.values()) if (other.isStarving) void step(other)
+      for (const other of this.control.entries.values()) if (other.isStarving) void this.control.step(other)
     })
     replica.ready.then(
       () => {
@@ -133,28 +145,28 @@ export function createReconciler(options: ReconcilerOptions, control: Control): 
         entry.set.dispatchWaiting()
       },
       (error: Error) => {
-        if (!entry.leaving.has(replica) && !entry.removed) onStartFailed(entry, error)
+        if (!entry.leaving.has(replica) && !entry.removed) this.onStartFailed(entry, error)
       },
     )
   }
 
-  function backOff(entry: Entry, failures: number): number {
+  private backOff(entry: Entry, failures: number): number {
     const wait_ms = Math.min(backOff_ms.most, backOff_ms.first * 2 ** (failures - 1))
-    entry.retry_at = now() + wait_ms
+    entry.retry_at = this.options.now() + wait_ms
     return wait_ms
   }
 
-  function onStartFailed(entry: Entry, cause: Error): undefined {
-    const wait_ms = backOff(entry, ++entry.failures)
+  private onStartFailed(entry: Entry, cause: Error): undefined {
+    const wait_ms = this.backOff(entry, ++entry.failures)
     const message =
       `No replica of '${entry.deployment.name}' could be started: ${cause.message.replace(/\.?$/, '.')} ` +
       `The next try is in ${Math.ceil(wait_ms / 1000)} s.`
     entry.error = cause instanceof ApiError ? cause.with({ message }) : new ApiError('engine_unavailable', message)
-    log.error({ err: cause, deployment: entry.deployment.id, wait_ms }, 'a replica could not be started')
+    this.options.log.error({ err: cause, deployment: entry.deployment.id, wait_ms }, 'a replica could not be started')
     if (activeOf(entry).length === 0) entry.set.refuseWaiting(entry.error)
   }
 
-  function refuseWaiting(entry: Entry, why: string): void {
+  private refuseWaiting(entry: Entry, why: string): void {
     const { name } = entry.deployment
     entry.set.refuseWaiting(
       new ApiError('overloaded', `There is no room for a replica of '${name}' now: ${why} Try again later.`, {
@@ -164,10 +176,10 @@ export function createReconciler(options: ReconcilerOptions, control: Control): 
   }
 
   /** A deployment without any replica gets the place of one that has several. Returns whether one becomes free. */
-  async function takeFromAnother(entry: Entry): Promise<boolean> {
+  private async takeFromAnother(entry: Entry): Promise<boolean> {
     if (entry.set.counts().waiting === 0) return false
     const { instance_type } = entry.deployment
-    const others = [...entries.values()].filter(
+    const others = [...this.control.entries.values()].filter(
       (other) => other !== entry && other.deployment.instance_type === instance_type,
     )
     // One that leaves already will do.
@@ -177,25 +189,10 @@ export function createReconciler(options: ReconcilerOptions, control: Control): 
       .toSorted((a, b) => b.desired - a.desired)
       .at(0)
     if (!rich) return false
-    await decide(rich, rich.desired - 1, 'Gave a place to a deployment that had no replica.')
-    void step(rich)
+    await this.control.decide(rich, rich.desired - 1, 'Gave a place to a deployment that had no replica.')
+    void this.control.step(rich)
     return true
   }
-
-  function onEnded(entry: Entry, replica: OwnReplica): void {
-    const wasAsked = entry.leaving.delete(replica)
-    entry.places.delete(replica)
-    entry.counted.cpu.delete(replica)
-    if (wasAsked || entry.removed || isStopping()) return
-    if (replica.ready_at() !== undefined) {
-      log.warn({ deployment: entry.deployment.id, replica: replica.id }, 'a replica ended by itself')
-      entry.deaths = [...entry.deaths.filter((at) => at > now() - deaths_ms), now()]
-      if (entry.deaths.length > 2) backOff(entry, entry.deaths.length - 2)
-    }
-    void step(entry)
-  }
-
-  return { reconcile, drain, onEnded }
 }
 
 /** Sizes of the files that a replica reads, in bytes; fetches those that are not on this machine. */

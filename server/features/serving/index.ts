@@ -14,4 +14,4 @@ export { createReplicaSet, type ReplicaSet, type ServingSet } from './replicas/r
 export { requirePictures, withFetchedPictures } from './requests/pictures.ts'
 export { projectorOf, ReplicaFailure, type ReplicaRequest, type Target } from './requests/replica.ts'
 export { findUsage, type TokenCounts } from './requests/usage-scanner.ts'
-export { createRemoteEngine, type RemoteRoute } from './upstreams/remote-engine.ts'
+export { RemoteEngine, type RemoteRoute } from './upstreams/remote-engine.ts'

@@ -8,7 +8,6 @@ import { unixSeconds } from '../../../../lib/utc-day.ts'
 import { createInputReader, type InputReader, type ResponseTools } from './tools.ts'
 
 type Item<T extends OutputItem['type']> = Extract<OutputItem, { type: T }>
-type Emit = (type: string, fields: object) => void
 /** A call that grows. `arguments`: as the model writes them. */
 interface Call {
   item: Item<'function_call'> | Item<'custom_tool_call'>
@@ -16,87 +15,152 @@ interface Call {
   reader: InputReader
 }
 
-export interface ResponseBuilder {
-  response: Response
-  begin(): void
-  add(delta: ChatDelta): void
-  /** Closes all items and sets the status. */
-  end(finish_reason: string | null, usage: Usage | null | undefined, time: number): void
-  /** The events of the stream that have not been taken, as text. */
-  takeEvents(): string
-  /** The last event, once the response has ended. */
-  closing(): string
-  /** Closes all items, and ends the response as failed. */
-  fail(error: { code: string; message: string }): void
-}
-
-export function createResponseBuilder(response: Response, tools: Pick<ResponseTools, 'origin'>): ResponseBuilder {
-  let events = ''
-  let sequence_number = 0
-  const write = (type: string, fields: object) =>
-    `event: ${type}\ndata: ${JSON.stringify({ type, sequence_number: sequence_number++, ...fields })}\n\n`
-  const emit: Emit = (type, fields) => {
-    events += write(type, fields)
-  }
+export class ResponseBuilder {
+  readonly response: Response
+  private readonly tools: Pick<ResponseTools, 'origin'>
+  private events = ''
+  private sequence_number = 0
   /** The text item, reasoning or message, that grows. Calls may grow side by side. */
-  let open: Item<'message'> | Item<'reasoning'> | undefined
-  const calls = new Map<number, Call>()
-  const indexOf = (item: OutputItem) => response.output.indexOf(item)
-  const placeOf = (item: OutputItem) => ({ item_id: item.id, output_index: indexOf(item) })
+  private open: Item<'message'> | Item<'reasoning'> | undefined
+  private readonly calls = new Map<number, Call>()
 
-  function start<T extends OutputItem>(item: T): T {
-    response.output.push(item)
-    emit('response.output_item.added', { output_index: indexOf(item), item })
+  constructor(response: Response, tools: Pick<ResponseTools, 'origin'>) {
+    this.response = response
+    this.tools = tools
+  }
+
+  begin(): void {
+    this.addEvent('response.created', { response: this.response })
+    this.addEvent('response.in_progress', { response: this.response })
+  }
+
+  add({ content, reasoning_content, tool_calls }: ChatDelta): void {
+    if (reasoning_content) this.addReasoning(reasoning_content)
+    if (content) this.addText(content)
+    for (const call of tool_calls ?? []) this.addCall(call)
+  }
+
+  /** Closes all items and sets the status. */
+  end(finish_reason: string | null, usage: Usage | null | undefined, time: number): void {
+    const cut = finish_reason === 'length'
+    const status = cut ? 'incomplete' : 'completed'
+    this.closeAll(status)
+    this.response.status = status
+    this.response.incomplete_details = cut ? { reason: 'max_output_tokens' } : null
+    this.response.completed_at = cut ? null : unixSeconds(time)
+    if (usage)
+      this.response.usage = {
+        input_tokens: usage.prompt_tokens,
+        input_tokens_details: { cached_tokens: usage.prompt_tokens_details?.cached_tokens ?? 0 },
+        output_tokens: usage.completion_tokens,
+        output_tokens_details: { reasoning_tokens: 0 },
+        total_tokens: usage.total_tokens,
+      }
+  }
+
+  /** The events of the stream that have not been taken, as text. */
+  takeEvents(): string {
+    const taken = this.events
+    this.events = ''
+    return taken
+  }
+
+  /** The last event, once the response has ended. */
+  closing(): string {
+    return `${this.write(`response.${this.response.status}`, { response: this.response })}data: [DONE]\n\n`
+  }
+
+  /** Closes all items, and ends the response as failed. */
+  fail(error: { code: string; message: string }): void {
+    this.closeAll('incomplete')
+    this.response.status = 'failed'
+    this.response.error = error
+    this.addEvent('response.failed', { response: this.response })
+  }
+
+  private write(type: string, fields: object) {
+    return `event: ${type}\ndata: ${JSON.stringify({ type, sequence_number: this.sequence_number++, ...fields })}\n\n`
+  }
+
+  private addEvent(type: string, fields: object) {
+    this.events += this.write(type, fields)
+  }
+
+  private indexOf(item: OutputItem) {
+    return this.response.output.indexOf(item)
+  }
+
+  private placeOf(item: OutputItem) {
+    return { item_id: item.id, output_index: this.indexOf(item) }
+  }
+
+  private start<T extends OutputItem>(item: T): T {
+    this.response.output.push(item)
+    this.addEvent('response.output_item.added', { output_index: this.indexOf(item), item })
     return item
   }
 
-  function finish(item: OutputItem, status: 'completed' | 'incomplete'): void {
+  private finish(item: OutputItem, status: 'completed' | 'incomplete'): void {
     item.status = status
-    emit('response.output_item.done', { output_index: indexOf(item), item })
+    this.addEvent('response.output_item.done', { output_index: this.indexOf(item), item })
   }
 
-  function closeText(status: 'completed' | 'incomplete' = 'completed'): void {
-    if (!open) return
-    const place = { ...placeOf(open), content_index: 0 }
-    const part = open.content[0]!
+  private closeText(status: 'completed' | 'incomplete' = 'completed'): void {
+    if (!this.open) return
+    const place = { ...this.placeOf(this.open), content_index: 0 }
+    const part = this.open.content[0]!
     if (part.type === 'output_text')
-      emit('response.output_text.done', { ...place, text: part.text, logprobs: part.logprobs })
-    else emit('response.reasoning_text.done', { ...place, text: part.text })
-    emit('response.content_part.done', { ...place, part })
-    finish(open, status)
-    open = undefined
+      this.addEvent('response.output_text.done', { ...place, text: part.text, logprobs: part.logprobs })
+    else this.addEvent('response.reasoning_text.done', { ...place, text: part.text })
+    this.addEvent('response.content_part.done', { ...place, part })
+    this.finish(this.open, status)
+    this.open = undefined
   }
 
-  function addText(delta: string): void {
-    if (open?.type !== 'message') {
-      closeText()
-      open = start({ type: 'message', id: newId('msg'), status: 'in_progress', role: 'assistant', content: [] })
-      open.content.push({ type: 'output_text', text: '', annotations: [], logprobs: [] })
-      emit('response.content_part.added', { ...placeOf(open), content_index: 0, part: open.content[0] })
+  private addText(delta: string): void {
+    if (this.open?.type !== 'message') {
+      this.closeText()
+      this.open = this.start({
+        type: 'message',
+        id: newId('msg'),
+        status: 'in_progress',
+        role: 'assistant',
+        content: [],
+      })
+      this.open.content.push({ type: 'output_text', text: '', annotations: [], logprobs: [] })
+      this.addEvent('response.content_part.added', {
+        ...this.placeOf(this.open),
+        content_index: 0,
+        part: this.open.content[0],
+      })
     }
-    open.content[0]!.text += delta
-    emit('response.output_text.delta', { ...placeOf(open), content_index: 0, delta, logprobs: [] })
+    this.open.content[0]!.text += delta
+    this.addEvent('response.output_text.delta', { ...this.placeOf(this.open), content_index: 0, delta, logprobs: [] })
   }
 
-  function addReasoning(delta: string): void {
-    if (open?.type !== 'reasoning') {
-      closeText()
-      open = start({ type: 'reasoning', id: newId('rs'), status: 'in_progress', summary: [], content: [] })
-      open.content.push({ type: 'reasoning_text', text: '' })
-      emit('response.content_part.added', { ...placeOf(open), content_index: 0, part: open.content[0] })
+  private addReasoning(delta: string): void {
+    if (this.open?.type !== 'reasoning') {
+      this.closeText()
+      this.open = this.start({ type: 'reasoning', id: newId('rs'), status: 'in_progress', summary: [], content: [] })
+      this.open.content.push({ type: 'reasoning_text', text: '' })
+      this.addEvent('response.content_part.added', {
+        ...this.placeOf(this.open),
+        content_index: 0,
+        part: this.open.content[0],
+      })
     }
-    open.content[0]!.text += delta
-    emit('response.reasoning_text.delta', { ...placeOf(open), content_index: 0, delta })
+    this.open.content[0]!.text += delta
+    this.addEvent('response.reasoning_text.delta', { ...this.placeOf(this.open), content_index: 0, delta })
   }
 
-  function addCall({ index, id, function: call }: NonNullable<ChatDelta['tool_calls']>[number]): void {
-    closeText()
-    let written = calls.get(index)
+  private addCall({ index, id, function: call }: NonNullable<ChatDelta['tool_calls']>[number]): void {
+    this.closeText()
+    let written = this.calls.get(index)
     if (!written) {
-      const { kind, ...names } = tools.origin(call?.name ?? '')
+      const { kind, ...names } = this.tools.origin(call?.name ?? '')
       const common = { status: 'in_progress' as const, call_id: id ?? newId('fc'), ...names }
       written = {
-        item: start(
+        item: this.start(
           kind === 'custom'
             ? { type: 'custom_tool_call', id: newId('ctc'), ...common, input: '' }
             : { type: 'function_call', id: newId('fc'), ...common, arguments: '' },
@@ -104,79 +168,42 @@ export function createResponseBuilder(response: Response, tools: Pick<ResponseTo
         arguments: '',
         reader: createInputReader(),
       }
-      calls.set(index, written)
+      this.calls.set(index, written)
     }
     // Some servers send the name first, without arguments.
     if (!call?.arguments) return
     written.arguments += call.arguments
-    addArguments(
+    this.addArguments(
       written.item,
       written.item.type === 'function_call' ? call.arguments : written.reader.push(call.arguments),
     )
   }
 
-  function addArguments(item: Call['item'], delta: string): void {
+  private addArguments(item: Call['item'], delta: string): void {
     if (delta === '') return
     if (item.type === 'function_call') {
       item.arguments += delta
-      emit('response.function_call_arguments.delta', { ...placeOf(item), delta })
+      this.addEvent('response.function_call_arguments.delta', { ...this.placeOf(item), delta })
     } else {
       item.input += delta
-      emit('response.custom_tool_call_input.delta', { ...placeOf(item), delta })
+      this.addEvent('response.custom_tool_call_input.delta', { ...this.placeOf(item), delta })
     }
   }
 
-  function closeAll(status: 'completed' | 'incomplete'): void {
-    closeText(status)
-    for (const { item, arguments: written, reader } of calls.values()) {
-      if (item.type === 'custom_tool_call') addArguments(item, reader.finish())
+  private closeAll(status: 'completed' | 'incomplete'): void {
+    this.closeText(status)
+    for (const { item, arguments: written, reader } of this.calls.values()) {
+      if (item.type === 'custom_tool_call') this.addArguments(item, reader.finish())
       if (item.type === 'function_call')
-        emit('response.function_call_arguments.done', { ...placeOf(item), name: item.name, arguments: item.arguments })
-      else emit('response.custom_tool_call_input.done', { ...placeOf(item), input: item.input })
+        this.addEvent('response.function_call_arguments.done', {
+          ...this.placeOf(item),
+          name: item.name,
+          arguments: item.arguments,
+        })
+      else this.addEvent('response.custom_tool_call_input.done', { ...this.placeOf(item), input: item.input })
       // The tokens may have run out in a later call, or in the text around this one.
-      finish(item, status === 'incomplete' && isJson(written) ? 'completed' : status)
+      this.finish(item, status === 'incomplete' && isJson(written) ? 'completed' : status)
     }
-  }
-
-  return {
-    response,
-    begin() {
-      emit('response.created', { response })
-      emit('response.in_progress', { response })
-    },
-    add({ content, reasoning_content, tool_calls }) {
-      if (reasoning_content) addReasoning(reasoning_content)
-      if (content) addText(content)
-      for (const call of tool_calls ?? []) addCall(call)
-    },
-    end(finish_reason, usage, time) {
-      const cut = finish_reason === 'length'
-      const status = cut ? 'incomplete' : 'completed'
-      closeAll(status)
-      response.status = status
-      response.incomplete_details = cut ? { reason: 'max_output_tokens' } : null
-      response.completed_at = cut ? null : unixSeconds(time)
-      if (usage)
-        response.usage = {
-          input_tokens: usage.prompt_tokens,
-          input_tokens_details: { cached_tokens: usage.prompt_tokens_details?.cached_tokens ?? 0 },
-          output_tokens: usage.completion_tokens,
-          output_tokens_details: { reasoning_tokens: 0 },
-          total_tokens: usage.total_tokens,
-        }
-    },
-    takeEvents() {
-      const taken = events
-      events = ''
-      return taken
-    },
-    closing: () => `${write(`response.${response.status}`, { response })}data: [DONE]\n\n`,
-    fail(error) {
-      closeAll('incomplete')
-      response.status = 'failed'
-      response.error = error
-      emit('response.failed', { response })
-    },
   }
 }
 

@@ -14,7 +14,7 @@ import { answerHeaders, meterFullResponse, relayStream } from '../gateway/relay.
 import { chat } from '../gateway/routes.ts'
 import { openSseResponse, startThrough } from '../gateway/sse-response.ts'
 import type { Inference } from '../service.ts'
-import { createResponseBuilder } from './events.ts'
+import { ResponseBuilder } from './events.ts'
 import type { Responses } from './service.ts'
 import { createResponseStream } from './stream.ts'
 import { responseTools } from './tools.ts'
@@ -38,7 +38,7 @@ export function responseRoutes(app: FastifyInstance, { inference, responses, abo
     const stream = body.stream === true
     const tools = responseTools(body.tools)
     const chatBody = chatRequest(body, tools, [...earlier, ...input])
-    const builder = createResponseBuilder(newResponse(body, tools, now()), tools)
+    const builder = new ResponseBuilder(newResponse(body, tools, now()), tools)
     const save = (response: Response) =>
       response.store ? responses.save(account_id, input, response) : Promise.resolve()
     const ask = () =>

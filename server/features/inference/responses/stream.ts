@@ -39,5 +39,5 @@ export function createResponseStream(
   }
 
   builder.begin()
-  return rewriteEvents(read, builder.takeEvents)
+  return rewriteEvents(read, () => builder.takeEvents())
 }

@@ -13,8 +13,8 @@ import type { Deployments } from '../../deployments/index.ts'
 import type { Running } from '../../feature.ts'
 import type { Inference } from '../../inference/index.ts'
 import {
-  createRemoteEngine,
   Pool,
+  RemoteEngine,
   ReplicaFailure,
   type ReplicaState,
   type ServingSet,
@@ -62,8 +62,6 @@ interface Options {
   now: () => number
   log: Logger
 }
-
-type RemoteEngine = ReturnType<typeof createRemoteEngine>
 
 interface Entry {
   deployment: ScaledDeployment
@@ -189,7 +187,7 @@ export class RayServing {
     }
     for (const origin of proxies.filter((proxy) => !entry.engines.some(({ name }) => name === nameOf(proxy))))
       entry.engines.push(
-        createRemoteEngine({
+        new RemoteEngine({
           origin,
           max_concurrent: () => {
             const { max_replicas, target_requests_per_replica } = entry.deployment.policy

@@ -3,7 +3,7 @@
 import type { ApiError } from '../../../../contract/errors.ts'
 import { engineError } from '../engine/client.ts'
 import { BodyTooLarge, readAll, readFirstChunk, send } from '../http-client/client.ts'
-import { createConnectionPool, NoResponse } from '../http-client/connection-pool.ts'
+import { type ConnectionPool, createConnectionPool, NoResponse } from '../http-client/connection-pool.ts'
 import type { HttpResponse } from '../http-client/response.ts'
 import { engineBody, engineHeaders, upstreamBody, usesDefaultLength } from '../requests/body.ts'
 import {
@@ -49,92 +49,108 @@ const silence_ms = 60_000
 /** As of an upstream, and the time in which the cluster may start a replica. */
 const first_byte_seconds = 600
 
-export function createRemoteEngine({
-  origin,
-  max_concurrent,
-  cacheSalt,
-  route,
-  onFailed,
-}: Options): Replica & { close(): void } {
-  const url = new URL(origin)
-  const secure = url.protocol === 'https:'
-  const hostname = url.hostname.replace(/^\[|\]$/g, '')
-  const pool = createConnectionPool(
-    { hostname, port: Number(url.port) || (secure ? 443 : 80), secure },
-    idleConnection_ms,
-  )
+export class RemoteEngine implements Replica {
+  readonly name: string
+  inFlight = 0
+  private readonly options: Options
+  private readonly pool: ConnectionPool
 
-  const failed = (
-    code: 'engine_unavailable' | 'engine_failed' | 'upstream_timeout',
-    message: string,
-    lost: boolean,
-  ) => {
-    onFailed()
+  constructor(options: Options) {
+    this.options = options
+    const url = new URL(options.origin)
+    const secure = url.protocol === 'https:'
+    const hostname = url.hostname.replace(/^\[|\]$/g, '')
+    this.name = `Ray Serve at ${url.host}`
+    this.pool = createConnectionPool(
+      { hostname, port: Number(url.port) || (secure ? 443 : 80), secure },
+      idleConnection_ms,
+    )
+  }
+
+  close(): void {
+    this.pool.close()
+  }
+
+  get max_concurrent() {
+    return this.options.max_concurrent()
+  }
+
+  isUp(): boolean {
+    return true
+  }
+
+  canServe(target: Target): boolean {
+    return this.options.route(target) !== undefined
+  }
+
+  status(target: Target): 'loaded' | 'not_loaded' {
+    return this.options.route(target) ? 'loaded' : 'not_loaded'
+  }
+
+  async load(): Promise<void> {}
+
+  async unload(): Promise<void> {}
+
+  onCapacity(): void {}
+
+  async send(request: ReplicaRequest, clientSignal: AbortSignal): Promise<ReplicaResponse> {
+    const there = this.options.route(request.target)
+    if (!there) throw this.failed('engine_unavailable', 'The Ray cluster does not serve this model now.', false)
+    const isVllm = there.server === 'vllm'
+    if (isVllm) requireSupported(request.body, false)
+    const limit_ms = firstByteLimit_ms(first_byte_seconds, allowanceOf(request, '', true), request.stream)
+    const limit = startTimeLimit(limit_ms, () => 0)
+    const signal = AbortSignal.any([clientSignal, limit.signal])
+    try {
+      const { response, allowance } = await this.post(request, there, signal)
+      const weights = response.headers['x-weights']
+      if (weights !== there.weights) {
+        response.destroy()
+        throw this.failed(
+          'engine_failed',
+          'A replica had other weights than those of the model. Its answer was not sent.',
+          true,
+        )
+      }
+      const { headers } = response
+      return isVllm
+        ? {
+            headers: readHeaders(headers),
+            weights,
+            load_ms: 0,
+            ...(await vllmAnswer(response, request, allowance, signal)),
+          }
+        : { headers, weights, load_ms: 0, content: await engineContent(response, request) }
+    } catch (error) {
+      if (limit.signal.aborted && !clientSignal.aborted)
+        throw this.failed(
+          'upstream_timeout',
+          'The replicas of this model in the Ray cluster sent nothing in time.',
+          true,
+        )
+      throw this.unreachable(error, signal)
+    } finally {
+      limit.clear()
+    }
+  }
+
+  private failed(code: 'engine_unavailable' | 'engine_failed' | 'upstream_timeout', message: string, lost: boolean) {
+    this.options.onFailed()
     return new ReplicaFailure(code, message, { lost })
   }
-  const unreachable = (error: unknown, signal: AbortSignal) =>
-    error instanceof NoResponse && !signal.aborted
-      ? failed(
+
+  private unreachable(error: unknown, signal: AbortSignal) {
+    return error instanceof NoResponse && !signal.aborted
+      ? this.failed(
           'engine_unavailable',
           `The replicas of this model in the Ray cluster do not answer (${error.message}). Try again in a moment.`,
           error.mayHaveStarted,
         )
       : error
-
-  return {
-    name: `Ray Serve at ${url.host}`,
-    get max_concurrent() {
-      return max_concurrent()
-    },
-    inFlight: 0,
-    isUp: () => true,
-    canServe: (target) => route(target) !== undefined,
-    status: (target) => (route(target) ? 'loaded' : 'not_loaded'),
-    load: async () => {},
-    unload: async () => {},
-    onCapacity: () => {},
-    close: pool.close,
-
-    async send(request, clientSignal): Promise<ReplicaResponse> {
-      const there = route(request.target)
-      if (!there) throw failed('engine_unavailable', 'The Ray cluster does not serve this model now.', false)
-      const isVllm = there.server === 'vllm'
-      if (isVllm) requireSupported(request.body, false)
-      const limit_ms = firstByteLimit_ms(first_byte_seconds, allowanceOf(request, '', true), request.stream)
-      const limit = startTimeLimit(limit_ms, () => 0)
-      const signal = AbortSignal.any([clientSignal, limit.signal])
-      try {
-        const { response, allowance } = await post(request, there, signal)
-        const weights = response.headers['x-weights']
-        if (weights !== there.weights) {
-          response.destroy()
-          throw failed(
-            'engine_failed',
-            'A replica had other weights than those of the model. Its answer was not sent.',
-            true,
-          )
-        }
-        const { headers } = response
-        return isVllm
-          ? {
-              headers: readHeaders(headers),
-              weights,
-              load_ms: 0,
-              ...(await vllmAnswer(response, request, allowance, signal)),
-            }
-          : { headers, weights, load_ms: 0, content: await engineContent(response, request) }
-      } catch (error) {
-        if (limit.signal.aborted && !clientSignal.aborted)
-          throw failed('upstream_timeout', 'The replicas of this model in the Ray cluster sent nothing in time.', true)
-        throw unreachable(error, signal)
-      } finally {
-        limit.clear()
-      }
-    },
   }
 
   /** Resolves with an answer of status 200. */
-  async function post(
+  private async post(
     request: ReplicaRequest,
     there: RemoteRoute,
     signal: AbortSignal,
@@ -151,49 +167,48 @@ export function createRemoteEngine({
         ? upstreamBody(request, there.model, {
             server: 'vllm',
             addDefaultLength,
-            cache_salt: cacheSalt(request.account_id),
+            cache_salt: this.options.cacheSalt(request.account_id),
           })
         : engineBody(request, (adapter ?? base).id)
       const allowance = allowanceOf(request, payload, addDefaultLength)
       // The cluster does not tell what a request has used whose client left.
       if (request.progress)
         request.progress.used = { prompt_tokens: allowance.prompt_tokens, completion_tokens: 0, cached_tokens: 0 }
-      const response = await send(pool, { method: 'POST', path, headers, payload }, signal)
+      const response = await send(this.pool, { method: 'POST', path, headers, payload }, signal)
       if (response.status === 200) return { response, allowance }
       const text = (await readAll(response, answerMax_bytes)).toString('utf8')
       // The context has less room than the default length: without one, vLLM uses the room that there is.
       if (isVllm && addDefaultLength && usesDefaultLength(request.body) && exceedsContext(response.status, text))
         continue
-      throw isVllm ? vllmError(response, text, request.body) : engineErrorOf(response.status, text)
+      throw isVllm ? this.vllmError(response, text, request.body) : this.engineErrorOf(response.status, text)
     }
   }
 
   /**
    * What the client did wrong is its error; all else is of the cluster: its proxy answers 404 and 500 without a reason.
    */
-  function vllmError({ status, headers }: HttpResponse, text: string, body: Record<string, unknown>): ApiError {
-    if (status < 400 || status >= 500 || status === 401 || status === 404) return unavailable(status)
+  private vllmError({ status, headers }: HttpResponse, text: string, body: Record<string, unknown>): ApiError {
+    if (status < 400 || status >= 500 || status === 401 || status === 404) return this.unavailable(status)
     const { error, retryable } = upstreamError(status, text, { body, retryAfter: headers['retry-after'] })
     return retryable ? new ReplicaFailure(error.code, error.message) : error
   }
 
-  function unavailable(status: number): ReplicaFailure {
-    const message =
-      `The replicas of this model in the Ray cluster cannot take requests now (${status}). Try again in a ` + 'moment.'
-    return failed('engine_unavailable', message, status === 500)
+  private unavailable(status: number): ReplicaFailure {
+    const why = `The replicas of this model in the Ray cluster cannot take requests now (${status})`
+    return this.failed('engine_unavailable', `${why}. Try again in a moment.`, status === 500)
   }
 
   /**
    * The engine's own error format; anything else comes from the cluster: a replica that dies, a deleted application.
    */
-  function engineErrorOf(status: number, text: string): ApiError {
+  private engineErrorOf(status: number, text: string): ApiError {
     const isEngine = text.startsWith('{"error":') && text.includes('"code"')
     if (isEngine && status < 500) return engineError(status, text)
     if (isEngine) {
       const error = engineError(status, text)
       return new ReplicaFailure(error.code, error.message, { ...(error.details && { details: error.details }) })
     }
-    return unavailable(status)
+    return this.unavailable(status)
   }
 }
 

@@ -1,6 +1,6 @@
 // Storage that machines share: objects in a bucket or in a folder that all of them mount, and artifacts on top.
 import { parseStorageUrl } from '../../../../lib/storage-url.ts'
-import { createFileStore } from './file-driver.ts'
+import { FileStore } from './file-driver.ts'
 import type { ObjectStore } from './store.ts'
 
 export { type Artifacts, createArtifacts, type Hold } from './artifacts.ts'
@@ -10,7 +10,7 @@ export type { ObjectStore } from './store.ts'
 /** Opens the storage of a URL (docs/postgres-redis-s3.md). The SDK is loaded here, and only for a bucket. */
 export async function openObjectStore(url: string): Promise<ObjectStore> {
   const target = parseStorageUrl(url)
-  if (target.kind === 'file') return createFileStore(target.folder)
+  if (target.kind === 'file') return new FileStore(target.folder)
   const { S3Store } = await import('./s3-driver.ts')
   return new S3Store(target)
 }

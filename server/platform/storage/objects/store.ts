@@ -8,7 +8,7 @@ export interface StoredObject {
   sha256: string
 }
 
-interface ListedObject {
+export interface ListedObject {
   key: string
   size_bytes: number
   /** Unix milliseconds, by the storage's clock. */
