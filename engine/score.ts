@@ -1,9 +1,12 @@
 // Command line: `node engine/score.ts MODEL.gguf LIBRARY_FOLDER ROWS.json [ADAPTER.gguf]`: prints the log-probabilities
 // of rows of tokens under a model, and under it with an adapter, as JSON. Without rows it loads the files alone. Exits
-// with 3 and a reason on stderr where the files are none of the library's. Ends when standard input closes.
+// with 3 and a reason on stderr where the files are none of the library's, or rendering the chat template does not end.
+// Ends when standard input closes.
 import { readFileSync } from 'node:fs'
 import { setPriority } from 'node:os'
 import { dieWithParent } from '../lib/child-process.ts'
+import { EndlessTemplate } from './chat/render-bounds.ts'
+import { readTemplate } from './chat/template.ts'
 import { createComputeThreads } from './llama/compute-threads.ts'
 import { createContext } from './llama/context.ts'
 import { type Library, openLibrary, withLogs } from './llama/library.ts'
@@ -24,9 +27,19 @@ async function main([path, lib, rowsFile, adapterPath]: string[]): Promise<void>
   const model = await loadModel(library, path).catch(() => {
     throw new Error(reasonNotToLoad(library, path))
   })
+  if (!adapterPath) requireUsableTemplate(model)
   const base = score(library, model, rows, null)
   const adapter = adapterPath ? score(library, model, rows, loadAdapter(library, model, adapterPath)) : null
   process.stdout.write(JSON.stringify({ base, adapter }))
+}
+
+/** Throws if rendering holds up the engine. A template that it cannot read is no obstacle: prompts need none. */
+function requireUsableTemplate(model: Model): void {
+  try {
+    if (model.chat_template !== null) readTemplate(model).thinking()
+  } catch (error) {
+    if (error instanceof EndlessTemplate) throw new Error(`its chat template cannot be used, as ${error.why}`)
+  }
 }
 
 /** What the library says of a file that it does not load. */

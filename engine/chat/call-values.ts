@@ -1,6 +1,6 @@
 // Values of arguments in the dialects of call shapes: written, found in text, and read.
 import { type Dialect, jsonDialect } from '../grammar/call-shape.ts'
-import { pythonString } from './jinja.ts'
+import { floatText, pythonString } from './python-text.ts'
 
 /** `json.dumps` of Python, `repr`, or the bare form. */
 export function writeValue(value: unknown, dialect: Dialect): string {
@@ -13,6 +13,7 @@ export function writeValue(value: unknown, dialect: Dialect): string {
         : JSON.stringify(value)
   if (value === null) return literals.null
   if (typeof value === 'boolean') return value ? literals.true : literals.false
+  if (typeof value === 'number') return Number.isInteger(value) ? String(value) : floatText(value)
   if (typeof value !== 'object') return String(value)
   const separator = name === 'bare' ? ',' : ', '
   if (Array.isArray(value)) return `[${value.map((item) => writeValue(item, dialect)).join(separator)}]`

@@ -3,12 +3,9 @@
 // trained on what Python renders. The package exports no way to change that, so its classes are changed where this file
 // is loaded.
 import { Environment, Interpreter, Template as Parsed } from '@huggingface/jinja'
+import { ExactNumber, type JsonForm, jsonOf, textOf, type Value, withDigits } from './python-text.ts'
+import { bounded, countStep, countSteps, range } from './render-bounds.ts'
 
-/** A value of the interpreter, which does not export its classes. */
-interface Value {
-  type: string
-  value: unknown
-}
 interface Statement {
   type: string
 }
@@ -50,11 +47,17 @@ interface Internals {
   evaluateMemberExpression(node: Member, scope: unknown): Value
   evaluateFor(node: Loop, scope: unknown): Value
   evaluateTestExpression(node: Test, scope: unknown): Value
+  evaluateArguments(args: Statement[], scope: unknown): [Value[], Map<string, Value>]
   applyFilter(operand: Value, filter: Filter, scope: unknown): Value
 }
 type Class = new (value: unknown) => Value
 
-const convert = (value: unknown) => new Environment().set('value', value) as unknown as Value
+const environment = Environment.prototype as unknown as {
+  set(name: string, value: unknown): Value
+  declareVariable(name: string, value: Value): Value
+}
+const { set } = environment
+const convert = (value: unknown) => set.call(new Environment(), 'value', value)
 const classOf = (value: unknown) => convert(value).constructor as Class
 const StringValue = classOf('')
 const FunctionValue = classOf(() => null)
@@ -62,6 +65,7 @@ const NullValue = classOf(null)
 const IntegerValue = classOf(0)
 const ListValue = classOf([])
 const ObjectValue = classOf({})
+const FloatValue = classOf(0.5)
 /** `instanceof` itself would tell TypeScript that a value is of no other class. */
 const isA = (value: Value, kind: Class): boolean => value instanceof kind
 const numberTypes = new Set(['IntegerValue', 'FloatValue', 'BooleanValue'])
@@ -82,6 +86,21 @@ const silent = new Set([
   'Continue',
 ])
 
+environment.set = function (name, value) {
+  // The package's own does not end.
+  return this.declareVariable(name, fromData(name === 'range' ? range : value))
+}
+
+function fromData(value: unknown): Value {
+  if (value instanceof ExactNumber) {
+    const number = Number(value.source)
+    return value.isFloat ? new FloatValue(number) : withDigits(new IntegerValue(number), value.source)
+  }
+  if (typeof value !== 'object' || value === null) return convert(value)
+  if (Array.isArray(value)) return new ListValue(value.map(fromData))
+  return new ObjectValue(new Map(Object.entries(value).map(([key, item]) => [key, fromData(item)])))
+}
+
 const internals = Interpreter.prototype as unknown as Internals
 const {
   applyFilter,
@@ -97,6 +116,12 @@ const numbered = new WeakMap<Value, Map<number, Value>>()
 
 internals.evaluate = function (this: Internals, statement, scope) {
   if (statement?.type === 'Evaluated') return (statement as Evaluated).evaluated
+  const value = evaluated.call(this, statement, scope)
+  countStep(value.value)
+  return value
+}
+
+function evaluated(this: Internals, statement: Statement, scope: unknown): Value {
   if (statement?.type !== 'ObjectLiteral') return evaluate.call(this, statement, scope)
   const entries = [...(statement as Literal).value]
   if (entries.length === 0 || entries.some(([key]) => key.type !== 'IntegerLiteral'))
@@ -142,8 +167,9 @@ internals.evaluateMemberExpression = function (this: Internals, node, scope) {
 internals.evaluateFor = function (this: Internals, node, scope) {
   if (node.iterable.type === 'SelectExpression') return evaluateFor.call(this, node, scope)
   const items = this.evaluate(node.iterable, scope)
-  const evaluated = items.type === 'UndefinedValue' ? convert([]) : items
-  const iterable: Evaluated = { type: 'Evaluated', evaluated }
+  const iterated = items.type === 'UndefinedValue' ? convert([]) : items
+  if (isA(iterated, ListValue)) countSteps((iterated.value as Value[]).length)
+  const iterable: Evaluated = { type: 'Evaluated', evaluated: iterated }
   return evaluateFor.call(this, { ...node, iterable }, scope)
 }
 
@@ -178,6 +204,7 @@ const operations: Record<string, (left: Value, right: Value) => string | boolean
 
 /** `left == right` of Python. */
 function isEqual(left: Value, right: Value): boolean {
+  countSteps(1)
   if (numberTypes.has(left.type) && numberTypes.has(right.type)) return Number(left.value) === Number(right.value)
   if (left.type !== right.type) return false
   if (isA(left, ListValue)) {
@@ -213,6 +240,7 @@ internals.applyFilter = function (this: Internals, given, filter, scope) {
     return this.applyFilter(given, filter.callee, scope)
   const name = (filter.type === 'Identifier' ? filter.value : filter.callee?.value) ?? ''
   if (name === 'string') return new StringValue(textOf(given))
+  if (name === 'tojson') return new StringValue(jsonOf(given, jsonForm(this, filter, scope)))
   const operand = operandOf(given, name)
   if (operand instanceof ListValue) {
     const items = operand.value as Value[]
@@ -227,6 +255,19 @@ internals.applyFilter = function (this: Internals, given, filter, scope) {
       })
   }
   return applyFilter.call(this, operand, filter, scope)
+}
+
+/** What `tojson` takes of transformers' filter. */
+function jsonForm(interpreter: Internals, { args = [] }: Filter, scope: unknown): JsonForm {
+  const [, named] = interpreter.evaluateArguments(args, scope)
+  const given = (name: string) => named.get(name)?.value
+  const separators = given('separators') as [Value, Value] | null | undefined
+  return {
+    indent: Number(given('indent') ?? 0),
+    ensure_ascii: given('ensure_ascii') === true,
+    separators: separators ? [textOf(separators[0]), textOf(separators[1])] : null,
+    sort_keys: given('sort_keys') === true,
+  }
 }
 
 /** Filters that take the text of any value. */
@@ -245,7 +286,8 @@ function operandOf(value: Value, filter: string): Value {
 
 const listMethods: Record<string, (list: Value[], args: Value[]) => Value | undefined> = {
   append: (list, [item]) => void list.push(item!),
-  extend: (list, [items]) => void list.push(...(items!.value as Value[])),
+  // The list may be its own, and too long for the arguments of one call.
+  extend: (list, [items]) => void (items!.value as Value[]).slice().forEach((item) => void list.push(item)),
   insert: (list, [at, item]) => void list.splice(at!.value as number, 0, item!),
   pop: (list, [at]) => list.splice(at ? (at.value as number) : -1, 1)[0],
 }
@@ -278,54 +320,10 @@ Object.defineProperty(StringValue.prototype, 'builtins', {
   },
 })
 
-/** `str(value)` of Python. */
-function textOf(value: Value): string {
-  if (value.type === 'UndefinedValue') return ''
-  return value.type === 'StringValue' ? (value.value as string) : literalOf(value)
-}
-
-/** `repr(value)` of Python. */
-function literalOf(value: Value): string {
-  switch (value.type) {
-    case 'StringValue':
-      return pythonString(value.value as string)
-    case 'BooleanValue':
-      return value.value ? 'True' : 'False'
-    case 'NullValue':
-      return 'None'
-    case 'FloatValue':
-      return String(value).replace(/e([+-])(\d)$/, 'e$10$2')
-    case 'ArrayValue':
-      return `[${(value.value as Value[]).map(literalOf).join(', ')}]`
-    case 'TupleValue':
-      return `(${(value.value as Value[]).map(literalOf).join(', ')})`
-    case 'ObjectValue': {
-      const entries = [...(value.value as Map<string, Value>)]
-      return `{${entries.map(([key, item]) => `${pythonString(key)}: ${literalOf(item)}`).join(', ')}}`
-    }
-    default:
-      return String(value)
-  }
-}
-
-/** `repr(text)` of Python. */
-export function pythonString(text: string): string {
-  const quote = text.includes("'") && !text.includes('"') ? '"' : "'"
-  const named: Record<string, string> = { '\\': '\\\\', '\n': '\\n', '\r': '\\r', '\t': '\\t', [quote]: `\\${quote}` }
-  const written = text.replace(/['"\\]|(?! )[\p{C}\p{Z}]/gu, (char) => {
-    if (char in named) return named[char]!
-    if (char === "'" || char === '"') return char
-    const code = char.codePointAt(0)!
-    const [letter, digits] = code > 0xffff ? ['U', 8] : code > 0xff ? ['u', 4] : ['x', 2]
-    return `\\${letter}${code.toString(16).padStart(digits as number, '0')}`
-  })
-  return quote + written + quote
-}
-
 /** A parsed chat template. */
 export class Template extends Parsed {
   /** What a conversation does not have is None, and not undefined, as transformers passes it. */
   override render(variables: Record<string, unknown>): string {
-    return super.render({ tools: null, documents: null, ...variables })
+    return bounded(() => super.render({ tools: null, documents: null, ...variables }))
   }
 }

@@ -5,6 +5,7 @@ import { ApiError } from '../../contract/errors.ts'
 import { asParts, type TemplateContent } from './content.ts'
 import type { ThoughtField } from './learn-thoughts.ts'
 import type { TemplateSight } from './pictures.ts'
+import { parseJson } from './python-text.ts'
 import { isWithinBounds } from './template.ts'
 import type { ToolFormat } from './tool-formats.ts'
 
@@ -147,7 +148,7 @@ function withParsedArguments(message: TemplateMessage): TemplateMessage {
 
 function parseArguments(text: unknown): unknown {
   try {
-    const values: unknown = JSON.parse(String(text))
+    const values = parseJson(String(text))
     return isWithinBounds(values, argumentBounds) ? values : text
   } catch {
     return text

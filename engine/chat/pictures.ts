@@ -6,6 +6,7 @@ import { findersOf } from '../tokenizer/tokenizer.ts'
 import type { PictureFeatures } from '../vision/features.ts'
 import { isPictureToken, type PictureSpan } from '../vision/picture-tokens.ts'
 import type { TemplateContent } from './content.ts'
+import { EndlessTemplate } from './render-bounds.ts'
 
 /** How a model's chat template shows contents of messages. */
 export interface TemplateSight {
@@ -32,7 +33,8 @@ export function readSight(vocab: Vocab, render: (content: TemplateContent) => st
       const shown = render(content)
       // A template that knows no parts may write the list as JSON.
       return /["']type["']/.test(shown) ? '' : shown
-    } catch {
+    } catch (error) {
+      if (error instanceof EndlessTemplate) throw error
       return ''
     }
   }

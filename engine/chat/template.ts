@@ -8,6 +8,7 @@ import { Template } from './jinja.ts'
 import type { Probe } from './learn-calls.ts'
 import { type LearnedThoughts, learnThoughts } from './learn-thoughts.ts'
 import { readSight, type TemplateSight } from './pictures.ts'
+import { EndlessTemplate } from './render-bounds.ts'
 import { learnThinking, type ThinkingVariables } from './thinking.ts'
 import { type ToolFormat, toolFormatOf } from './tool-formats.ts'
 import { renderUserText, type Variables } from './user-text.ts'
@@ -32,12 +33,28 @@ export interface ChatTemplate {
   render(variables: Variables): PromptText
 }
 
-const cache = new WeakMap<object, ChatTemplate>()
+const cache = new WeakMap<object, ChatTemplate | EndlessTemplate>()
 
-/** The parsed template of `model`. Throws ApiError model_not_callable if it has none or it can't be parsed. */
+/**
+ * The parsed template of `model`. Throws ApiError model_not_callable if it has none or it can't be parsed, and
+ * EndlessTemplate.
+ */
 export function readTemplate(model: ChatModel): ChatTemplate {
-  const cached = cache.get(model)
-  if (cached) return cached
+  let known = cache.get(model)
+  if (!known) {
+    try {
+      known = learnTemplate(model)
+    } catch (error) {
+      if (!(error instanceof EndlessTemplate)) throw error
+      known = error
+    }
+    cache.set(model, known)
+  }
+  if (known instanceof EndlessTemplate) throw known
+  return known
+}
+
+function learnTemplate(model: ChatModel): ChatTemplate {
   const source = model.chat_template
   if (source === null)
     throw new ApiError('model_not_callable', 'This model has no chat template, so it cannot be asked with messages.', {
@@ -71,7 +88,7 @@ export function readTemplate(model: ChatModel): ChatTemplate {
     (text) => !plain.includes(text) || [thoughts.thoughts?.open, thoughts.thoughts?.close].includes(text),
   )
   let thinking: ThinkingVariables | null = null
-  const chatTemplate: ChatTemplate = {
+  return {
     tool_format,
     thoughts,
     control_texts,
@@ -86,8 +103,6 @@ export function readTemplate(model: ChatModel): ChatTemplate {
       return { text: sight.complete(text), controls }
     },
   }
-  cache.set(model, chatTemplate)
-  return chatTemplate
 }
 
 const plainTurns = [
@@ -106,7 +121,8 @@ function probeOf(
   return (messages, variables = {}) => {
     try {
       return template.render({ ...tokens, ...variables, messages: parts_only ? messages.map(inParts) : messages })
-    } catch {
+    } catch (error) {
+      if (error instanceof EndlessTemplate) throw error
       // Templates refuse what they do not take with errors of many types.
       return null
     }

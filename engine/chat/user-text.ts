@@ -4,6 +4,7 @@ import { ApiError } from '../../contract/errors.ts'
 import type { SpecialToken, Vocab } from '../llama/vocab.ts'
 import type { SpecialTokenFinder } from '../tokenizer/special-tokens.ts'
 import { findersOf, type PromptText } from '../tokenizer/tokenizer.ts'
+import { ExactNumber } from './python-text.ts'
 
 /** Variables of a template. */
 export type Variables = Record<string, unknown>
@@ -154,7 +155,7 @@ const isNamedByCaller = (key: string, parent: string) =>
 
 function someText(value: unknown, matches: (text: string) => boolean, parent = ''): boolean {
   if (typeof value === 'string') return matches(value)
-  if (typeof value !== 'object' || value === null) return false
+  if (typeof value !== 'object' || value === null || value instanceof ExactNumber) return false
   if (Array.isArray(value)) return value.some((item) => someText(item, matches, `${parent}[]`))
   return Object.entries(value).some(
     ([key, field]) =>
@@ -171,7 +172,7 @@ function mapTexts(
 ): Variables {
   const copy = (value: unknown, exempt: readonly string[], parent: string): unknown => {
     if (typeof value === 'string') return change(value, exempt)
-    if (typeof value !== 'object' || value === null) return value
+    if (typeof value !== 'object' || value === null || value instanceof ExactNumber) return value
     if (Array.isArray(value)) return value.map((item) => copy(item, exempt, `${parent}[]`))
     const inside = 'role' in value && value.role === 'assistant' ? answerTexts : exempt
     const entries = Object.entries(value).map(([key, field]) => [

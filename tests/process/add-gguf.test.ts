@@ -92,6 +92,13 @@ test('what is absent, damaged or cut is refused in a sentence', async () => {
   await refused('ollama:small:1b', /names no weights/)
   const cut = path.join(folder, 'cut.gguf')
   writeFileSync(cut, weights.subarray(0, -1))
+  const looping = Buffer.from(weights)
+  const key = 'tokenizer.chat_template'
+  const at = looping.indexOf(key) + key.length + 4
+  const length = Number(looping.readBigUInt64LE(at))
+  looping.write('{% for i in range(10 ** 9) %}{% endfor %}'.padEnd(length), at + 8)
+  writeFileSync(path.join(folder, 'loop.gguf'), looping)
+  await refused(path.join(folder, 'loop.gguf'), /chat template cannot be used, as it counts to 1000000000\.$/)
   await refused(cut, /cannot serve cut\.gguf, or it is cut off: .*not within the file/)
 })
 

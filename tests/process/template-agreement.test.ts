@@ -28,6 +28,39 @@ const system = { role: 'system', content: 'Be brief.' }
 const noted = call('call_number_1', 'write_note', { text: 'It’s "so".\nAnd so.', title: 'x' })
 const flags = call('call_number_2', 'set_flags', { nothing: null, off: false, on: true, unit: 'celsius' })
 const nested = call('call_number_3', 'nested', { list: [1, 2.5], tree: { deep: { flag: true }, inner: "it's" } })
+/** Doubles of any size, whole floats, and integers beyond the doubles, in every way to write them. */
+const numbers = (() => {
+  let seed = 1
+  const bits = new DataView(new ArrayBuffer(8))
+  const word = () => (seed = (Math.imul(seed, 1664525) + 1013904223) >>> 0)
+  const doubles = Array.from({ length: 100 }, () => {
+    bits.setUint32(0, word())
+    bits.setUint32(4, word())
+    return bits.getFloat64(0)
+  }).filter(Number.isFinite)
+  const edges = [
+    1e-4,
+    0.0000999,
+    1e-5,
+    1e-6,
+    1e-7,
+    5e-324,
+    1e15,
+    1e16,
+    1e21,
+    1e22,
+    2 ** 53,
+    Number.MAX_VALUE,
+    0.1,
+    1 / 3,
+  ]
+  const written = [...doubles, ...edges].flatMap((each) => [String(each), each.toExponential(), String(-each)])
+  return [...written, '1.0', '-0.0', '-0', '0', '12', '9007199254740993', '1e999', '1234567890123456789012345', '2.50']
+})()
+const numeric = {
+  ...nested,
+  function: { name: 'nested', arguments: `{"list": [${numbers}], "tree": {"deep": {}, "inner": ""}}` },
+}
 const result = (tool_call_id: string, content: string) => ({ role: 'tool', tool_call_id, content })
 const thinking = 'First I look.\nThen I say.'
 const conversations: object[][] = [
@@ -46,6 +79,7 @@ const conversations: object[][] = [
     { role: 'assistant', content: 'I will look.', reasoning_content: thinking, tool_calls: [nested] },
     result('call_number_3', '{"ok": true}'),
   ],
+  [user('Hi'), { role: 'assistant', content: '', tool_calls: [numeric] }, result('call_number_3', 'Done')],
   [
     system,
     user('Hi'),

@@ -287,6 +287,29 @@ test('chat_template_kwargs reach the template, cannot set reserved names, and ar
   )
 })
 
+test('a template that does not end, or grows without end, is refused soon', () => {
+  const grown = (from: string, step: string) =>
+    `{% set s = namespace(x=${from}) %}{% for i in range(99) %}{% set s.x = ${step} %}{% endfor %}`
+  for (const [source, why] of [
+    ['{% for i in range(99999) %}{% for j in range(99999) %}{{ i }}{% endfor %}{% endfor %}', /takes more than 2 s/],
+    ['{% for i in range(10 ** 9) %}{% endfor %}', /counts to 1000000000/],
+    ['{% for i in range(0, -10 ** 9, -1) %}{% endfor %}', /counts to 1000000000/],
+    [grown('"ab"', 's.x ~ s.x'), /too large/],
+    [grown('[1]', 's.x + s.x'), /too large/],
+    [grown('[1]', 's.x.extend(s.x) or s.x'), /too large/],
+    // Little memory, and text without end.
+    [`${grown('1', '[s.x, s.x]')}{{ s.x|tojson }}`, /takes more than 2 s/],
+  ] as const) {
+    const model = { ...modelOf('smollm2'), chat_template: source }
+    // What a model's template is, is learned once: the next request is refused at once.
+    for (const cpu_ms of [4_000, 100]) {
+      const began = process.threadCpuUsage()
+      assert.throws(() => prepareConversation(model, ask()), why)
+      assert.ok(process.threadCpuUsage(began).user / 1000 < cpu_ms, source)
+    }
+  }
+})
+
 const qwenCall = {
   type: 'tag',
   begin: '<tool_call>\n{"name": "get_weather", "arguments": ',
