@@ -75,6 +75,8 @@ function keepsObject(node: Node): boolean {
   const { parent } = node
   if (isTemplateSpan(parent) || isPrefixUnaryExpression(parent) || isIfStatement(parent)) return true
   if (isBinaryExpression(parent) && operators.has(parent.operatorToken.kind)) return true
+  const isAssigned = isBinaryExpression(parent) && parent.operatorToken.kind === SyntaxKind.EqualsToken
+  if (isAssigned && parent.left === node) return true
   if (isNonNullExpression(parent) || isParenthesizedExpression(parent)) return keepsObject(parent)
   return (
     (isCallExpression(parent) && parent.expression === node) ||

@@ -6,7 +6,7 @@ import { ApiError } from '../../contract/errors.ts'
 import { createWaitingList } from '../../server/features/serving/replicas/waiting-list.ts'
 import { wholeAnswer } from '../../server/features/serving/upstreams/answer.ts'
 import { upstreamError } from '../../server/features/serving/upstreams/error.ts'
-import { createEventReader } from '../../server/features/serving/upstreams/stream.ts'
+import { EventReader } from '../../server/features/serving/upstreams/stream.ts'
 import { firstByteLimit_ms, Silence, startTimeLimit } from '../../server/features/serving/upstreams/time-limits.ts'
 import { allowanceOf } from '../../server/features/serving/upstreams/usage.ts'
 
@@ -20,7 +20,7 @@ const requestFor = (body: Body = {}, kind: 'chat' | 'completion' | 'embedding' =
 const allowed = (request: ReturnType<typeof requestFor>) => allowanceOf(request, JSON.stringify(request.body), true)
 const readerFor = (body: Body = {}, kind: 'chat' | 'completion' = 'chat') => {
   const request = requestFor(body, kind)
-  return createEventReader(request, allowed(request))
+  return new EventReader(request, allowed(request))
 }
 const piece = (fields: object, more: object = {}) =>
   `data: ${JSON.stringify({ id: 'x', model: 'theirs', choices: [{ index: 0, ...fields }], ...more })}\n\n`

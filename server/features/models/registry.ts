@@ -21,7 +21,7 @@ import type { Projector } from '../hub/index.ts'
 import { draftsFolder, draftsKey, modelDir, modelFiles, modelKey, ownProjector, probeFile } from './artifacts.ts'
 import { createExportSource, type ExportSource } from './export-source.ts'
 import { ftName } from './ft-name.ts'
-import { type AdapterImporter, type AdapterImporterOptions, createAdapterImporter } from './import-adapter.ts'
+import { AdapterImporter, type AdapterImporterOptions } from './import-adapter.ts'
 import { labelColumns, labelsOf } from './labels.ts'
 import { lineageOf } from './lineage.ts'
 import { resolveStartingModel, type StartingModel } from './starting-model.ts'
@@ -97,7 +97,7 @@ export class TunedModels {
 
   constructor(options: Options) {
     this.options = options
-    this.importer = createAdapterImporter(options)
+    this.importer = new AdapterImporter(options)
     this.exportSources = createExportSource(options)
   }
 

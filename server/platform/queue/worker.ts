@@ -1,5 +1,5 @@
 import type { Logger } from 'pino'
-import { runPeriodically } from '../../../lib/periodic.ts'
+import { type PeriodicTask, runPeriodically } from '../../../lib/periodic.ts'
 import type { Notifications } from '../cluster/notifications.ts'
 import { type Claim, LeaseLost, lease_ms, type Queue } from './queue.ts'
 import type { ClaimOptions } from './turns.ts'
@@ -31,12 +31,7 @@ const yielded_max = { ofAccount: 2, inAll: 64 }
 /** Between looks at which accounts are suspended. */
 const look_ms = 500
 
-/**
- * Works on entries of one kind, one at a time beside those that have yielded their turn, accounts in turn. The handler
- * ends its entry itself, in the transaction of its last write. Its signal aborts when the worker stops, the lease is
- * lost or the account is suspended; what it throws after that puts the work back.
- */
-export function startWorker(options: {
+interface Options {
   queue: Queue
   kind: string
   /** Tells workers of one kind in this process apart. */
@@ -46,118 +41,157 @@ export function startWorker(options: {
   /** Resolves when there is what the work needs, or the signal aborts. Nothing is claimed before. */
   whenReady?: (signal: AbortSignal) => Promise<void>
   handle: (claim: Claim, signal: AbortSignal, turn: Turn) => Promise<void>
-}): Worker {
-  const { queue, kind, log, handle } = options
-  const name = [queue.server, kind, ...(options.name ? [options.name] : [])].join('/')
-  const stopping = new AbortController()
-  /** Work that has yielded its turn, by account. */
-  const yielded = new Map<string, number>()
-  const running = new Map<Promise<void>, { account_id: string; suspended: AbortController }>()
+}
+
+/** The turn of one piece of work. `yielded`: work that has yielded its turn, by account. */
+class YieldingTurn implements Turn {
+  readonly interrupted: AbortSignal
+  readonly suspended: AbortSignal
+  private readonly yielded: Map<string, number>
+  private readonly onYield: () => void
+  private account: string | undefined
 
   /** `onYield` is called once. */
-  function createTurn(onYield: () => void, interrupted: AbortSignal, suspended: AbortSignal): Turn & { end(): void } {
-    let account: string | undefined
-    const count = (account_id: string, by: 1 | -1) => {
-      const now = (yielded.get(account_id) ?? 0) + by
-      if (now > 0) yielded.set(account_id, now)
-      else yielded.delete(account_id)
-    }
-    return {
-      interrupted,
-      suspended,
-      yield(account_id) {
-        if (account !== undefined) return true
-        const inAll = [...yielded.values()].reduce((sum, count) => sum + count, 0)
-        if (inAll >= yielded_max.inAll || (yielded.get(account_id) ?? 0) >= yielded_max.ofAccount) return false
-        account = account_id
-        count(account_id, 1)
-        onYield()
-        return true
-      },
-      get hasYielded() {
-        return account !== undefined
-      },
-      end() {
-        if (account !== undefined) count(account, -1)
-      },
-    }
+  constructor(yielded: Map<string, number>, onYield: () => void, interrupted: AbortSignal, suspended: AbortSignal) {
+    this.yielded = yielded
+    this.onYield = onYield
+    this.interrupted = interrupted
+    this.suspended = suspended
   }
 
-  async function work(claim: Claim, turn: Turn, lost: AbortController) {
+  yield(account_id: string): boolean {
+    if (this.hasYielded) return true
+    const inAll = [...this.yielded.values()].reduce((sum, count) => sum + count, 0)
+    const ofAccount = this.yielded.get(account_id) ?? 0
+    if (inAll >= yielded_max.inAll || ofAccount >= yielded_max.ofAccount) return false
+    this.account = account_id
+    this.yielded.set(account_id, ofAccount + 1)
+    this.onYield()
+    return true
+  }
+
+  get hasYielded(): boolean {
+    return this.account !== undefined
+  }
+
+  end(): void {
+    if (this.account === undefined) return
+    const left = this.yielded.get(this.account)! - 1
+    if (left > 0) this.yielded.set(this.account, left)
+    else this.yielded.delete(this.account)
+  }
+}
+
+/**
+ * Works on entries of one kind, one at a time beside those that have yielded their turn, accounts in turn. The handler
+ * ends its entry itself, in the transaction of its last write. Its signal aborts when the worker stops, the lease is
+ * lost or the account is suspended; what it throws after that puts the work back.
+ */
+export const startWorker = (options: Options): Worker => new QueueWorker(options)
+
+class QueueWorker implements Worker {
+  private readonly options: Options
+  private readonly name: string
+  private readonly stopping = new AbortController()
+  /** Work that has yielded its turn, by account. */
+  private readonly yielded = new Map<string, number>()
+  private readonly running = new Map<Promise<void>, { account_id: string; suspended: AbortController }>()
+  private readonly looping: Promise<void>
+  private readonly looks: PeriodicTask
+
+  constructor(options: Options) {
+    const { queue, kind, name } = options
+    this.options = options
+    this.name = [queue.server, kind, ...(name ? [name] : [])].join('/')
+    this.looping = this.loop()
+    this.looks = runPeriodically(look_ms, () => this.stopSuspended())
+  }
+
+  async close(): Promise<void> {
+    this.stopping.abort()
+    await Promise.all([this.looping, this.looks.close()])
+    await Promise.all(this.running.keys())
+  }
+
+  private async work(claim: Claim, turn: Turn, lost: AbortController) {
     const signal = AbortSignal.any([turn.interrupted, turn.suspended])
     const renew = async () => {
       try {
-        if (!(await queue.renewLease(claim))) lost.abort(new LeaseLost(claim))
+        if (!(await this.options.queue.renewLease(claim))) lost.abort(new LeaseLost(claim))
       } catch (error) {
         // A brief database failure must not end the work; the lease survives several missed heartbeats.
-        log.warn({ err: error, ref: claim.ref }, 'a heartbeat failed')
+        this.options.log.warn({ err: error, ref: claim.ref }, 'a heartbeat failed')
       }
     }
     const heartbeat = runPeriodically(lease_ms / 4, renew, { delayed: true })
     try {
-      await handle(claim, signal, turn)
+      await this.options.handle(claim, signal, turn)
     } catch (error) {
-      if (error instanceof LeaseLost) log.info({ ref: claim.ref, attempt: claim.attempt }, 'lease lost')
-      else if (signal.aborted) await putBack(claim, error)
-      else log.error({ err: error, ref: claim.ref, attempt: claim.attempt }, `a worker of ${kind} failed`)
+      if (error instanceof LeaseLost) this.options.log.info({ ref: claim.ref, attempt: claim.attempt }, 'lease lost')
+      else if (signal.aborted) await this.putBack(claim, error)
+      else
+        this.options.log.error(
+          { err: error, ref: claim.ref, attempt: claim.attempt },
+          `a worker of ${this.options.kind} failed`,
+        )
     } finally {
       await heartbeat.close()
     }
   }
 
   /** What cannot be put back is claimed again when its lease has expired. */
-  async function putBack(claim: Claim, error: unknown) {
-    log.info({ err: error, ref: claim.ref }, `work of ${kind} was interrupted`)
-    await queue.defer(claim).catch((error) => log.warn({ err: error, ref: claim.ref }, 'work could not be put back'))
+  private async putBack(claim: Claim, error: unknown) {
+    this.options.log.info({ err: error, ref: claim.ref }, `work of ${this.options.kind} was interrupted`)
+    await this.options.queue
+      .defer(claim)
+      .catch((error) => this.options.log.warn({ err: error, ref: claim.ref }, 'work could not be put back'))
   }
 
   /** Resolves when the work has ended or yielded its turn. */
-  async function workUntilYield(claim: Claim) {
+  private async workUntilYield(claim: Claim) {
     const { promise: hasYielded, resolve } = Promise.withResolvers<void>()
     const lost = new AbortController()
     const suspended = new AbortController()
-    const turn = createTurn(resolve, AbortSignal.any([stopping.signal, lost.signal]), suspended.signal)
-    const working = work(claim, turn, lost).finally(() => {
+    const turn = new YieldingTurn(
+      this.yielded,
+      resolve,
+      AbortSignal.any([this.stopping.signal, lost.signal]),
+      suspended.signal,
+    )
+    const working = this.work(claim, turn, lost).finally(() => {
       turn.end()
-      running.delete(working)
+      this.running.delete(working)
     })
-    running.set(working, { account_id: claim.account_id, suspended })
+    this.running.set(working, { account_id: claim.account_id, suspended })
     await Promise.race([working, hasYielded])
   }
 
   /** The one place where work in the background ends with its account's suspension. */
-  async function stopSuspended() {
-    if (running.size === 0 || options.claims?.suspended_too) return
+  private async stopSuspended() {
+    if (this.running.size === 0 || this.options.claims?.suspended_too) return
     try {
-      const ids = await queue.suspended([...running.values()].map(({ account_id }) => account_id))
-      for (const { account_id, suspended } of running.values()) if (ids.has(account_id)) suspended.abort()
+      const ids = await this.options.queue.suspended([...this.running.values()].map(({ account_id }) => account_id))
+      for (const { account_id, suspended } of this.running.values()) if (ids.has(account_id)) suspended.abort()
     } catch (error) {
-      log.warn({ err: error }, `the accounts of running work of ${kind} could not be looked up`)
+      this.options.log.warn(
+        { err: error },
+        `the accounts of running work of ${this.options.kind} could not be looked up`,
+      )
     }
   }
 
-  async function loop() {
-    await options.whenReady?.(stopping.signal)
-    while (!stopping.signal.aborted) {
+  private async loop() {
+    await this.options.whenReady?.(this.stopping.signal)
+    while (!this.stopping.signal.aborted) {
       try {
-        const claim = await queue.claim(kind, name, options.claims)
-        if (claim) await workUntilYield(claim)
-        else await queue.waitForWake(1000, stopping.signal)
+        const claim = await this.options.queue.claim(this.options.kind, this.name, this.options.claims)
+        if (claim) await this.workUntilYield(claim)
+        else await this.options.queue.waitForWake(1000, this.stopping.signal)
       } catch (error) {
-        log.error({ err: error }, `claiming work of ${kind} failed`)
-        await queue.waitForWake(1000, stopping.signal)
+        this.options.log.error({ err: error }, `claiming work of ${this.options.kind} failed`)
+        await this.options.queue.waitForWake(1000, this.stopping.signal)
       }
     }
-  }
-
-  const looping = loop()
-  const looks = runPeriodically(look_ms, stopSuspended)
-  return {
-    async close() {
-      stopping.abort()
-      await Promise.all([looping, looks.close()])
-      await Promise.all(running.keys())
-    },
   }
 }
 

@@ -15,7 +15,7 @@ import {
 } from '../requests/replica.ts'
 import { readHeaders, requireContentType, requireSupported, unreadable, wholeAnswer } from './answer.ts'
 import { exceedsContext, upstreamError } from './error.ts'
-import { createEventReader, openStream } from './stream.ts'
+import { EventReader, openStream } from './stream.ts'
 import { firstByteLimit_ms, startTimeLimit } from './time-limits.ts'
 import { type Allowance, allowanceOf } from './usage.ts'
 
@@ -230,9 +230,9 @@ async function vllmAnswer(
     const { body, usage } = wholeAnswer(bytes, request, allowance)
     return { content: { body }, usage: () => usage }
   }
-  const reader = createEventReader(request, allowance)
+  const reader = new EventReader(request, allowance)
   const broken = () => unreadable('broke in the middle of this answer')
   const silent = () => unreadable('sent nothing in the middle of this answer for too long')
   const content = await openStream(response, reader, { silence_ms, signal, broken, silent })
-  return { content, usage: reader.usage }
+  return { content, usage: () => reader.usage() }
 }

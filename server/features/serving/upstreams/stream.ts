@@ -37,186 +37,174 @@ const ending_ms = 5000
 /** Events without text keep an answer alive for so many times as long as silence does. */
 const textless_max = 4
 
-export interface EventReader {
-  /** Takes the next bytes, and returns the events for the client. */
-  feed(chunk: Buffer): string
-  /** The last events of a stream whose body has ended or broken off; '' if they were returned already. */
-  end(error: () => ApiError): string
-  usage(): TokenCounts
-  /** The model that the server says has answered. */
-  readonly reported: string | undefined
-  /** An event for the client has come. */
-  readonly hasBegun: boolean
-  /** Bytes of text that have come, cut ones too. */
-  readonly text_bytes: number
-  /** Each choice has its end: what is still to come is the usage. */
-  readonly isComplete: boolean
-  /** The last event has passed; `error`: it was one. */
-  readonly hasEnded: boolean
-  readonly error: ApiError | undefined
-}
-
 interface Choice {
   counter: ChoiceCounter
   placeOfCall: PlaceOfCall
   hasEnded: boolean
 }
 
-/** `request`: only what is named here lives as long as the stream. */
-export function createEventReader(
-  { kind, model, body }: Pick<ReplicaRequest, 'kind' | 'model' | 'body'>,
-  allowance: Allowance,
-): EventReader {
-  const options = body.stream_options as { continuous_usage_stats?: unknown } | null | undefined
-  const keepsChunkUsage = options?.continuous_usage_stats === true
-  return readEvents(kind, model, keepsChunkUsage, allowance)
-}
+/** Reads one stream. */
+export class EventReader {
+  /** The model that the server says has answered. */
+  reported: string | undefined
+  /** An event for the client has come. */
+  hasBegun = false
+  /** Bytes of text that have come, cut ones too. */
+  text_bytes = 0
+  /** Each choice has its end: what is still to come is the usage. */
+  isComplete = false
+  /** The last event has passed; `error`: it was one. */
+  hasEnded = false
+  error: ApiError | undefined
+  private readonly kind: ReplicaRequest['kind']
+  private readonly model: string
+  private readonly keepsChunkUsage: boolean
+  private readonly allowance: Allowance
+  private readonly decoder = new TextDecoder()
+  private readonly head: ReturnType<typeof answerHead>
+  private readonly choices = new Map<number, Choice>()
+  private readonly events_max: number
+  private partial = ''
+  private data: string[] = []
+  private data_length = 0
+  private bytes = 0
+  private events = 0
+  private told: ReportedCounts = {}
 
-function readEvents(
-  kind: ReplicaRequest['kind'],
-  model: string,
-  keepsChunkUsage: boolean,
-  allowance: Allowance,
-): EventReader {
-  const decoder = new TextDecoder()
-  const head = answerHead(kind, true)
-  const choices = new Map<number, Choice>()
-  const events_max = allowance.choices * allowance.choice_tokens_max * 4 + emptyEventsMax
-  let partial = ''
-  let data: string[] = []
-  let data_length = 0
-  let bytes = 0
-  let events = 0
-  let told: ReportedCounts = {}
-
-  const reader = {
-    reported: undefined as string | undefined,
-    hasBegun: false,
-    text_bytes: 0,
-    isComplete: false,
-    hasEnded: false,
-    error: undefined as ApiError | undefined,
-    feed,
-    end(error: () => ApiError) {
-      if (reader.hasEnded) return ''
-      return reader.isComplete ? finish() : fail(error())
-    },
-    usage() {
-      const counted = [...choices.values()].reduce((sum, { counter }) => sum + counter.tokens(), 0)
-      const isCut = [...choices.values()].some(({ counter }) => counter.isCut)
-      return usedTokens(isCut ? { ...told, completion_tokens: undefined } : told, allowance, counted)
-    },
+  /** Only what is named here of the request lives as long as the stream. */
+  constructor({ kind, model, body }: Pick<ReplicaRequest, 'kind' | 'model' | 'body'>, allowance: Allowance) {
+    const options = body.stream_options as { continuous_usage_stats?: unknown } | null | undefined
+    this.kind = kind
+    this.model = model
+    this.keepsChunkUsage = options?.continuous_usage_stats === true
+    this.allowance = allowance
+    this.head = answerHead(kind, true)
+    this.events_max = allowance.choices * allowance.choice_tokens_max * 4 + emptyEventsMax
   }
 
-  function fail(error: ApiError): string {
-    reader.hasEnded = true
-    reader.error = error
-    return `data: ${JSON.stringify(errorBody(error, true))}\n\n`
-  }
-
-  function finish(): string {
-    reader.hasEnded = true
-    const usage = { ...head, model, choices: [], usage: usageBody(reader.usage()) }
-    return `data: ${JSON.stringify(usage)}\n\ndata: [DONE]\n\n`
-  }
-
-  function feed(chunk: Buffer): string {
-    if (reader.hasEnded) return ''
-    bytes += chunk.length
-    const lines = (partial + decoder.decode(chunk, { stream: true })).replaceAll('\r', '').split('\n')
-    partial = lines.pop()!
+  /** Takes the next bytes, and returns the events for the client. */
+  feed(chunk: Buffer): string {
+    if (this.hasEnded) return ''
+    this.bytes += chunk.length
+    const lines = (this.partial + this.decoder.decode(chunk, { stream: true })).replaceAll('\r', '').split('\n')
+    this.partial = lines.pop()!
     let out = ''
     let isAlive = false
     for (const line of lines) {
-      if (reader.hasEnded) return out
+      if (this.hasEnded) return out
       if (line.startsWith('data:')) {
-        data.push(line.slice('data:'.length))
-        data_length += line.length
+        this.data.push(line.slice('data:'.length))
+        this.data_length += line.length
       } else if (line.startsWith(':')) isAlive = true
-      else if (line === '' && data.length > 0) {
-        const text = data.join('\n').trim()
-        data = []
-        data_length = 0
-        out += readEvent(text)
+      else if (line === '' && this.data.length > 0) {
+        const text = this.data.join('\n').trim()
+        this.data = []
+        this.data_length = 0
+        out += this.readEvent(text)
       }
     }
-    if (reader.hasEnded) return out
-    if (partial.length + data_length > eventMax || bytes > streamMax_bytes * Math.max(1, allowance.choices))
-      return out + fail(unreadable('sent more than an answer can be'))
+    if (this.hasEnded) return out
+    if (
+      this.partial.length + this.data_length > eventMax ||
+      this.bytes > streamMax_bytes * Math.max(1, this.allowance.choices)
+    )
+      return out + this.fail(unreadable('sent more than an answer can be'))
     // A comment keeps the connection of the client alive too.
-    return out === '' && isAlive && reader.hasBegun ? ': keepalive\n\n' : out
+    return out === '' && isAlive && this.hasBegun ? ': keepalive\n\n' : out
   }
 
-  function readEvent(text: string): string {
+  /** The last events of a stream whose body has ended or broken off; '' if they were returned already. */
+  end(error: () => ApiError): string {
+    if (this.hasEnded) return ''
+    return this.isComplete ? this.finish() : this.fail(error())
+  }
+
+  usage(): TokenCounts {
+    const counted = [...this.choices.values()].reduce((sum, { counter }) => sum + counter.tokens(), 0)
+    const isCut = [...this.choices.values()].some(({ counter }) => counter.isCut)
+    return usedTokens(isCut ? { ...this.told, completion_tokens: undefined } : this.told, this.allowance, counted)
+  }
+
+  private fail(error: ApiError): string {
+    this.hasEnded = true
+    this.error = error
+    return `data: ${JSON.stringify(errorBody(error, true))}\n\n`
+  }
+
+  private finish(): string {
+    this.hasEnded = true
+    const usage = { ...this.head, model: this.model, choices: [], usage: usageBody(this.usage()) }
+    return `data: ${JSON.stringify(usage)}\n\ndata: [DONE]\n\n`
+  }
+
+  private readEvent(text: string): string {
     if (text === '') return ''
-    if (text === '[DONE]') return finish()
-    if (++events > events_max) return fail(unreadable('did not end its answer'))
+    if (text === '[DONE]') return this.finish()
+    if (++this.events > this.events_max) return this.fail(unreadable('did not end its answer'))
     try {
       const event: unknown = JSON.parse(text)
-      if (!isFields(event)) return fail(unreadable('sent an event that is not a JSON object'))
-      if (event.error != null || event.object === 'error') return fail(streamError(text))
-      return readChunk(event)
+      if (!isFields(event)) return this.fail(unreadable('sent an event that is not a JSON object'))
+      if (event.error != null || event.object === 'error') return this.fail(streamError(text))
+      return this.readChunk(event)
     } catch {
-      return fail(unreadable('sent an event that is not JSON'))
+      return this.fail(unreadable('sent an event that is not JSON'))
     }
   }
 
-  function readChunk({ choices: sent, usage, model: reported, ...chunk }: Fields): string {
-    if (typeof reported === 'string') reader.reported ??= reported
-    if (usage != null) told = { ...told, ...reportedCounts(usage, allowance) }
-    if (sent != null && !Array.isArray(sent)) return fail(unreadable('sent an event without choices'))
-    const cleaned = ((sent ?? []) as unknown[]).flatMap((choice, position) => readChoice(choice, position) ?? [])
+  private readChunk({ choices: sent, usage, model: reported, ...chunk }: Fields): string {
+    if (typeof reported === 'string') this.reported ??= reported
+    if (usage != null) this.told = { ...this.told, ...reportedCounts(usage, this.allowance) }
+    if (sent != null && !Array.isArray(sent)) return this.fail(unreadable('sent an event without choices'))
+    const cleaned = ((sent ?? []) as unknown[]).flatMap((choice, position) => this.readChoice(choice, position) ?? [])
     if (cleaned.length === 0) return ''
-    reader.hasBegun = true
-    const all = [...choices.values()]
-    reader.isComplete = all.length === allowance.choices && all.every(({ hasEnded }) => hasEnded)
+    this.hasBegun = true
+    const all = [...this.choices.values()]
+    this.isComplete = all.length === this.allowance.choices && all.every(({ hasEnded }) => hasEnded)
     const event = {
       ...chunk,
-      ...head,
-      model,
+      ...this.head,
+      model: this.model,
       choices: cleaned,
-      ...(keepsChunkUsage && { usage: usageBody(reader.usage()) }),
+      ...(this.keepsChunkUsage && { usage: usageBody(this.usage()) }),
     }
     const out = `data: ${JSON.stringify(event)}\n\n`
     // A server that does not keep to the length is not waited for.
-    return reader.isComplete && all.some(({ counter }) => counter.isCut) ? out + finish() : out
+    return this.isComplete && all.some(({ counter }) => counter.isCut) ? out + this.finish() : out
   }
 
   /** The choice in an event, for the client; undefined for one that nobody asked for, or that has ended. */
-  function readChoice(received: unknown, position: number): Fields | undefined {
+  private readChoice(received: unknown, position: number): Fields | undefined {
     if (!isFields(received)) return undefined
     const { index: sent, delta, text, finish_reason, logprobs, ...rest } = received
     const index = Number.isSafeInteger(sent) ? (sent as number) : position
-    if (index < 0 || index >= allowance.choices) return undefined
-    const choice = choices.get(index) ?? {
-      counter: createChoiceCounter(allowance),
+    if (index < 0 || index >= this.allowance.choices) return undefined
+    const choice = this.choices.get(index) ?? {
+      counter: createChoiceCounter(this.allowance),
       placeOfCall: createCallPlaces(),
       hasEnded: false,
     }
-    choices.set(index, choice)
+    this.choices.set(index, choice)
     if (choice.hasEnded) return undefined
-    const content = kind === 'chat' ? deltaOf(delta, choice.placeOfCall) : { text: textOrNull(text) ?? '' }
-    const bytes = kind === 'chat' ? messageBytes(content) : Buffer.byteLength(content.text as string)
-    reader.text_bytes += bytes
+    const content = this.kind === 'chat' ? deltaOf(delta, choice.placeOfCall) : { text: textOrNull(text) ?? '' }
+    const bytes = this.kind === 'chat' ? messageBytes(content) : Buffer.byteLength(content.text as string)
+    this.text_bytes += bytes
     const fits = bytes === 0 ? 0 : choice.counter.add(bytes, !isStartOfCall(content))
     const isCut = fits < bytes
     const finish = isCut ? 'length' : finishReason(finish_reason)
     if (finish !== null) choice.hasEnded = true
     const taken = !isCut
       ? content
-      : kind === 'chat'
+      : this.kind === 'chat'
         ? cutMessage(content, fits)
         : { text: firstBytes(content.text as string, fits) }
     return {
       ...rest,
       index,
-      ...(kind === 'chat' ? { delta: isCut && fits === 0 ? {} : taken } : taken),
+      ...(this.kind === 'chat' ? { delta: isCut && fits === 0 ? {} : taken } : taken),
       logprobs: isCut ? null : logprobsOf(logprobs),
       finish_reason: finish,
     }
   }
-
-  return reader
 }
 
 function deltaOf(delta: unknown, placeOfCall: PlaceOfCall): Fields {

@@ -20,7 +20,7 @@ import { readHeaders, requireContentType, requireSupported, unreadable, wholeAns
 import { exceedsContext, upstreamError } from './error.ts'
 import { createHealth, type Health } from './health.ts'
 import type { UpstreamSettings } from './settings.ts'
-import { createEventReader, openStream } from './stream.ts'
+import { EventReader, openStream } from './stream.ts'
 import { firstByteLimit_ms, Silence, startTimeLimit } from './time-limits.ts'
 import { type Allowance, allowanceOf } from './usage.ts'
 import { upstreamWeights } from './weights.ts'
@@ -304,7 +304,7 @@ export class Upstream implements Replica {
       return { content: { body }, usage: () => usage, reported }
     }
     response.on('data', () => this.hear())
-    const reader = createEventReader(request, allowance)
+    const reader = new EventReader(request, allowance)
     const silence_ms = this.settings.between_bytes_seconds * 1000
     const content = await openStream(response, reader, {
       silence_ms,
@@ -317,7 +317,7 @@ export class Upstream implements Replica {
     }).catch((error) => {
       throw this.readError(error, signal)
     })
-    return { content, usage: reader.usage, reported: reader.reported }
+    return { content, usage: () => reader.usage(), reported: reader.reported }
   }
 
   private errorFor(response: HttpResponse, text: string, body: Record<string, unknown>): ApiError {

@@ -71,7 +71,7 @@ export class InTurnPostgresDialect extends PostgresDialect {
   }
 
   override createDriver(): Driver {
-    return createDriver(this.#url, this.#list_ms)
+    return new InTurnDriver(this.#url, this.#list_ms)
   }
 
   override createQueryCompiler() {
@@ -79,71 +79,121 @@ export class InTurnPostgresDialect extends PostgresDialect {
   }
 }
 
-function createDriver(connectionString: string, listLimit_ms: number): Driver {
-  const watch = watchSilence({ connectionString, application_name: 'tunery' }, () => {
-    for (const client of idle) destroy(client)
-  })
-  const settings: pg.PoolConfig = {
-    connectionString,
-    connectionTimeoutMillis: connect_ms,
-    application_name: 'tunery',
-    types: { getTypeParser },
-    keepAlive: true,
-    onConnect: watch.adopt,
-  }
-  const pool = new pg.Pool({ ...settings, max: maxConnections, statement_timeout: statement_ms })
-  // Lists have few connections and a deadline of their own: any number of slow ones leaves the other reads theirs.
-  const lists = new pg.Pool({ ...settings, max: maxLists, statement_timeout: listLimit_ms })
-  const idle = new Set<pg.PoolClient>()
-  // A lost connection: its query fails by itself, and the next one opens another.
-  for (const each of [pool, lists]) {
-    each.on('error', () => {})
-    each.on('connect', (client) => client.on('error', () => {}))
-    each.on('acquire', (client) => idle.delete(client))
-    each.on('release', (_error, client) => idle.add(client))
-    each.on('remove', (client) => idle.delete(client))
+class InTurnDriver implements Driver {
+  private readonly listLimit_ms: number
+  private readonly watch: ReturnType<typeof watchSilence>
+  private readonly pool: pg.Pool
+  /** Lists have few connections and a deadline of their own: any number of slow ones leaves the other reads theirs. */
+  private readonly lists: pg.Pool
+  private readonly idle = new Set<pg.PoolClient>()
+  /** Connections whose server was away at their last statement. */
+  private readonly lost = new WeakSet<pg.PoolClient>()
+  private readonly turns = createTurns()
+  /** An empty record in the log, whose commit syncs all before it. Several commits share it. */
+  private readonly synced: () => Promise<void>
+
+  constructor(connectionString: string, listLimit_ms: number) {
+    this.listLimit_ms = listLimit_ms
+    this.watch = watchSilence({ connectionString, application_name: 'tunery' }, () => {
+      for (const client of this.idle) destroy(client)
+    })
+    const settings: pg.PoolConfig = {
+      connectionString,
+      connectionTimeoutMillis: connect_ms,
+      application_name: 'tunery',
+      types: { getTypeParser },
+      keepAlive: true,
+      onConnect: this.watch.adopt,
+    }
+    this.pool = new pg.Pool({ ...settings, max: maxConnections, statement_timeout: statement_ms })
+    this.lists = new pg.Pool({ ...settings, max: maxLists, statement_timeout: listLimit_ms })
+    // A lost connection: its query fails by itself, and the next one opens another.
+    for (const pool of [this.pool, this.lists]) {
+      pool.on('error', () => {})
+      pool.on('connect', (client) => client.on('error', () => {}))
+      pool.on('acquire', (client) => this.idle.delete(client))
+      pool.on('release', (_error, client) => this.idle.add(client))
+      pool.on('remove', (client) => this.idle.delete(client))
+    }
+    this.synced = groupSyncs(async () => {
+      for (let waited = 0; this.turns.isAwaited() && waited < gather_ms; waited++) await sleep(1)
+      await this.askOnce(this.pool, "select pg_logical_emit_message(true, 'tunery', '')")
+    })
   }
 
-  /** Connections whose server was away at their last statement. */
-  const lost = new WeakSet<pg.PoolClient>()
-  async function ask(client: pg.PoolClient, sql: string, parameters?: readonly unknown[]): Promise<pg.QueryResult> {
+  async init() {}
+
+  async acquireConnection() {
+    return createConnection<Transaction>((connection, query) => this.execute(connection, query))
+  }
+
+  async beginTransaction(connection: Connection) {
+    connection.transaction = await this.takeTurn()
+  }
+
+  async commitTransaction(connection: Connection) {
+    const { client, end } = connection.transaction!
+    const { command, durable } = await this.commit(client).catch(explain)
+    connection.transaction = undefined
+    end()
+    await durable().catch(explain)
+    if (command === 'ROLLBACK') throw new Error('the transaction was rolled back, as a statement in it had failed')
+  }
+
+  async rollbackTransaction(connection: Connection) {
+    // None is open if its commit has ended it.
+    if (!connection.transaction) return
+    const { client, end } = connection.transaction
+    connection.transaction = undefined
+    // Fails only if the connection is lost, and the transaction with it. The caller should see the earlier error.
+    await this.ask(client, 'rollback').catch(() => {})
+    end()
+  }
+
+  async releaseConnection() {}
+
+  async destroy() {
+    await this.turns.take()
+    await Promise.all([endWithin(this.pool, this.idle), endWithin(this.lists, this.idle)])
+    this.watch.close()
+  }
+
+  private async ask(client: pg.PoolClient, sql: string, parameters?: readonly unknown[]): Promise<pg.QueryResult> {
     try {
-      return await watch.ask(client, () => client.query(sql, parameters && [...parameters]))
+      return await this.watch.ask(client, () => client.query(sql, parameters && [...parameters]))
     } catch (error) {
-      if (isAway(error as Error)) lost.add(client)
+      if (isAway(error as Error)) this.lost.add(client)
       throw error
     }
   }
 
   /** Returns a connection to its pool, which ends one that is lost. */
-  const giveBack = (client: pg.PoolClient) => client.release(lost.has(client))
-
-  async function askOnce(from: pg.Pool, sql: string, parameters?: readonly unknown[]): Promise<pg.QueryResult> {
-    const client = await from.connect()
-    return await ask(client, sql, parameters).finally(() => giveBack(client))
+  private giveBack(client: pg.PoolClient) {
+    return client.release(this.lost.has(client))
   }
 
-  const turns = createTurns()
-  /** An empty record in the log, whose commit syncs all before it. Several commits share it. */
-  const synced = groupSyncs(async () => {
-    for (let waited = 0; turns.isAwaited() && waited < gather_ms; waited++) await sleep(1)
-    await askOnce(pool, "select pg_logical_emit_message(true, 'tunery', '')")
-  })
+  private async askOnce(from: pg.Pool, sql: string, parameters?: readonly unknown[]): Promise<pg.QueryResult> {
+    const client = await from.connect()
+    return await this.ask(client, sql, parameters).finally(() => this.giveBack(client))
+  }
 
   /** Commits. While others wait for their turn the sync comes after it. Returns what to await then. */
-  async function commit(client: pg.PoolClient): Promise<{ command: string; durable: () => Promise<void> }> {
-    if (!turns.isAwaited()) return { command: (await ask(client, 'commit')).command, durable: async () => {} }
-    const results = (await ask(client, 'set local synchronous_commit = off; commit')) as unknown as pg.QueryResult[]
-    return { command: results.at(-1)!.command, durable: synced }
+  private async commit(client: pg.PoolClient): Promise<{ command: string; durable: () => Promise<void> }> {
+    if (!this.turns.isAwaited()) return { command: (await this.ask(client, 'commit')).command, durable: async () => {} }
+    const results = (await this.ask(
+      client,
+      'set local synchronous_commit = off; commit',
+    )) as unknown as pg.QueryResult[]
+    return { command: results.at(-1)!.command, durable: this.synced }
   }
 
   /** Waits for its turn in this process and takes a connection only then: reads must find one meanwhile. */
-  async function takeTurn(): Promise<Transaction> {
-    const release = await turns.take()
+  private async takeTurn(): Promise<Transaction> {
+    const release = await this.turns.take()
     let client: pg.PoolClient | undefined
     try {
-      client = await pool.connect()
-      await ask(client, begin)
+      client = await this.pool.connect()
+      await this.ask(client, begin)
     } catch (error) {
       // It may have begun, and must not be used again.
       client?.release(true)
@@ -151,71 +201,38 @@ function createDriver(connectionString: string, listLimit_ms: number): Driver {
       return explain(error as Error)
     }
     const end = () => {
-      giveBack(client)
+      this.giveBack(client)
       release()
     }
     return { client, end }
   }
 
-  async function execute({ transaction }: Connection, { sql, parameters, query }: CompiledQuery) {
-    if (transaction) return toResult(await ask(transaction.client, sql, parameters).catch(explain))
+  private async execute({ transaction }: Connection, { sql, parameters, query }: CompiledQuery) {
+    if (transaction) return toResult(await this.ask(transaction.client, sql, parameters).catch(explain))
     if (isList(query))
       return toResult(
-        await askOnce(lists, sql, parameters).catch((error) => {
-          if (error.code === queryCanceled) throw listTooSlow(listLimit_ms)
+        await this.askOnce(this.lists, sql, parameters).catch((error) => {
+          if (error.code === queryCanceled) throw listTooSlow(this.listLimit_ms)
           return explain(error)
         }),
       )
     if (SelectQueryNode.is(query) || /^\s*select\b|\bskip locked\b/i.test(sql))
-      return toResult(await askOnce(pool, sql, parameters).catch(explain))
+      return toResult(await this.askOnce(this.pool, sql, parameters).catch(explain))
     // A single write takes its turn too: it must not change what an open transaction has read.
-    const { client, end } = await takeTurn()
+    const { client, end } = await this.takeTurn()
     let result: QueryResult<unknown>
-    let committed: Awaited<ReturnType<typeof commit>>
+    let committed: Awaited<ReturnType<InTurnDriver['commit']>>
     try {
-      result = toResult(await ask(client, sql, parameters))
-      committed = await commit(client)
+      result = toResult(await this.ask(client, sql, parameters))
+      committed = await this.commit(client)
     } catch (error) {
-      await ask(client, 'rollback').catch(() => {})
+      await this.ask(client, 'rollback').catch(() => {})
       return explain(error as Error)
     } finally {
       end()
     }
     await committed.durable().catch(explain)
     return result
-  }
-
-  return {
-    async init() {},
-    async acquireConnection() {
-      return createConnection<Transaction>(execute)
-    },
-    async beginTransaction(connection: Connection) {
-      connection.transaction = await takeTurn()
-    },
-    async commitTransaction(connection: Connection) {
-      const { client, end } = connection.transaction!
-      const { command, durable } = await commit(client).catch(explain)
-      connection.transaction = undefined
-      end()
-      await durable().catch(explain)
-      if (command === 'ROLLBACK') throw new Error('the transaction was rolled back, as a statement in it had failed')
-    },
-    async rollbackTransaction(connection: Connection) {
-      // None is open if its commit has ended it.
-      if (!connection.transaction) return
-      const { client, end } = connection.transaction
-      connection.transaction = undefined
-      // Fails only if the connection is lost, and the transaction with it. The caller should see the earlier error.
-      await ask(client, 'rollback').catch(() => {})
-      end()
-    },
-    async releaseConnection() {},
-    async destroy() {
-      await turns.take()
-      await Promise.all([endWithin(pool, idle), endWithin(lists, idle)])
-      watch.close()
-    },
   }
 }
 

@@ -68,35 +68,86 @@ export class ThreadedSqliteDialect extends SqliteDialect {
   }
 
   override createDriver(): Driver {
-    return createDriver(this.#settings, this.#list_ms)
+    return new ThreadedDriver(this.#settings, this.#list_ms)
   }
 }
 
-function createDriver(settings: ThreadSettings, listLimit_ms: number): Driver {
-  const turns = createTurns()
+class ThreadedDriver implements Driver {
+  private readonly settings: ThreadSettings
+  private readonly listLimit_ms: number
+  private readonly turns = createTurns()
   /** Several commits share a sync, and nobody's turn lasts as long as one. */
-  const synced = groupSyncs(async () => {
-    const before = commits
-    await syncWal(settings.file)
-    durable = Math.max(durable, before)
-  })
+  private readonly synced: () => Promise<void>
   /** Commits that changed something, and how many of them are on the disk. */
-  let commits = 0
-  let durable = 0
-  let writer: Thread<WriteRequest> | undefined
-  let listReader: ReturnType<typeof startReader> | undefined
-  let reader: SQLite.Database | undefined
+  private commits = 0
+  private durable = 0
+  private writer: Thread<WriteRequest> | undefined
+  private listReader: ReturnType<typeof startReader> | undefined
+  private reader: SQLite.Database | undefined
 
-  function currentWriter(): Thread<WriteRequest> {
-    if (!writer || writer.hasEnded()) writer = startWriter(settings)
-    return writer
+  constructor(settings: ThreadSettings, listLimit_ms: number) {
+    this.settings = settings
+    this.listLimit_ms = listLimit_ms
+    this.synced = groupSyncs(async () => {
+      const before = this.commits
+      await syncWal(settings.file)
+      this.durable = Math.max(this.durable, before)
+    })
+  }
+
+  async init() {}
+
+  async acquireConnection() {
+    return createConnection<Transaction>((connection, query) => this.execute(connection, query))
+  }
+
+  async beginTransaction(connection: Connection) {
+    const release = await this.turns.take()
+    try {
+      const thread = this.currentWriter()
+      // Immediate: a deferred transaction that reads first fails at once if another process writes in between.
+      await thread.send({ kind: 'run', sql: 'begin immediate', parameters: [], inside: false })
+      connection.transaction = { thread, release }
+    } catch (error) {
+      release()
+      throw error
+    }
+  }
+
+  async commitTransaction(connection: Connection) {
+    await connection.transaction!.thread.send({ kind: 'run', sql: 'commit', parameters: [], inside: true })
+    this.end(connection)
+    this.commits++
+    await this.synced()
+  }
+
+  async rollbackTransaction(connection: Connection) {
+    // None is open if its commit was not synced. Otherwise this fails only if the thread has ended, and the
+    // transaction with it: the caller should see the earlier error.
+    await connection.transaction?.thread.send({ kind: 'rollback' }).catch(() => {})
+    this.end(connection)
+  }
+
+  async releaseConnection() {}
+
+  async destroy() {
+    await this.turns.take()
+    await this.listReader?.close()
+    // Close the writer last: the last connection to close checkpoints and removes the write-ahead log.
+    this.reader?.close()
+    await this.writer?.close()
+  }
+
+  private currentWriter(): Thread<WriteRequest> {
+    if (!this.writer || this.writer.hasEnded()) this.writer = startWriter(this.settings)
+    return this.writer
   }
 
   /** Undefined if another process locks readers out; the writer thread can wait for it. */
-  function read(sql: string, parameters: readonly unknown[]): QueryResult<unknown> | undefined {
+  private read(sql: string, parameters: readonly unknown[]): QueryResult<unknown> | undefined {
     try {
-      reader ??= openReader(settings.file)
-      return runStatement(reader, sql, parameters)
+      this.reader ??= openReader(this.settings.file)
+      return runStatement(this.reader, sql, parameters)
     } catch (error) {
       if ((error as { code?: string }).code?.startsWith('SQLITE_BUSY')) return undefined
       throw error
@@ -104,89 +155,46 @@ function createDriver(settings: ThreadSettings, listLimit_ms: number): Driver {
   }
 
   /** The same for a list. */
-  async function readList(sql: string, parameters: readonly unknown[]): Promise<QueryResult<unknown> | undefined> {
-    if (!listReader || listReader.hasEnded()) listReader = startReader(settings)
+  private async readList(sql: string, parameters: readonly unknown[]): Promise<QueryResult<unknown> | undefined> {
+    if (!this.listReader || this.listReader.hasEnded()) this.listReader = startReader(this.settings)
     try {
-      return await listReader.send({ kind: 'read', sql, parameters, deadline: Date.now() + listLimit_ms })
+      return await this.listReader.send({ kind: 'read', sql, parameters, deadline: Date.now() + this.listLimit_ms })
     } catch (error) {
       const { code } = error as { code?: string }
       if (code?.startsWith('SQLITE_BUSY')) return undefined
       if (code !== 'SQLITE_INTERRUPT') throw error
-      throw listTooSlow(listLimit_ms)
+      throw listTooSlow(this.listLimit_ms)
     }
   }
 
-  async function execute(
+  private async execute(
     { transaction }: Connection,
     { sql, parameters, query }: CompiledQuery,
   ): Promise<QueryResult<unknown>> {
     if (transaction) return transaction.thread.send({ kind: 'run', sql, parameters, inside: true })
-    const rows = isList(query) ? await readList(sql, parameters) : SelectQueryNode.is(query) && read(sql, parameters)
+    const rows = isList(query)
+      ? await this.readList(sql, parameters)
+      : SelectQueryNode.is(query) && this.read(sql, parameters)
     if (rows) return rows
-    const release = await turns.take()
+    const release = await this.turns.take()
     let result: QueryResult<unknown>
     try {
-      result = await currentWriter().send({ kind: 'run', sql, parameters, inside: false })
+      result = await this.currentWriter().send({ kind: 'run', sql, parameters, inside: false })
     } finally {
       release()
     }
     if (SelectQueryNode.is(query)) return result
     // Workers look for work several times a second, mostly in vain: a sync wakes three threads beside those that
     // decode.
-    if (!changedNothing(query, result)) commits++
+    if (!changedNothing(query, result)) this.commits++
     // What it found there already must not be lost either.
-    if (durable < commits) await synced()
+    if (this.durable < this.commits) await this.synced()
     return result
   }
 
-  function end(connection: Connection): void {
+  private end(connection: Connection): void {
     connection.transaction?.release()
     connection.transaction = undefined
-  }
-
-  return {
-    async init() {},
-
-    async acquireConnection() {
-      return createConnection<Transaction>(execute)
-    },
-
-    async beginTransaction(connection: Connection) {
-      const release = await turns.take()
-      try {
-        const thread = currentWriter()
-        // Immediate: a deferred transaction that reads first fails at once if another process writes in between.
-        await thread.send({ kind: 'run', sql: 'begin immediate', parameters: [], inside: false })
-        connection.transaction = { thread, release }
-      } catch (error) {
-        release()
-        throw error
-      }
-    },
-
-    async commitTransaction(connection: Connection) {
-      await connection.transaction!.thread.send({ kind: 'run', sql: 'commit', parameters: [], inside: true })
-      end(connection)
-      commits++
-      await synced()
-    },
-
-    async rollbackTransaction(connection: Connection) {
-      // None is open if its commit was not synced. Otherwise this fails only if the thread has ended, and the
-      // transaction with it: the caller should see the earlier error.
-      await connection.transaction?.thread.send({ kind: 'rollback' }).catch(() => {})
-      end(connection)
-    },
-
-    async releaseConnection() {},
-
-    async destroy() {
-      await turns.take()
-      await listReader?.close()
-      // Close the writer last: the last connection to close checkpoints and removes the write-ahead log.
-      reader?.close()
-      await writer?.close()
-    },
   }
 }
 
