@@ -32,7 +32,7 @@ export function createBatchesFeature(
         queue,
         log,
         kind: queueKind,
-        handle: (claim, signal, turn) => workOnBatch({ ...work, turn }, claim, signal),
+        handle: (claim, signal, turn) => workOnBatch(work, claim, signal, turn),
       }),
     ],
   }

@@ -26,7 +26,6 @@ export interface BatchWork {
   accounts: Pick<Accounts, 'tierOf'>
   limits: Pick<Limits, 'countBatchRequest'>
   artifacts: Artifacts
-  turn: Turn
   dataDir: string
   min_free_mb: number
   log: Logger
@@ -70,13 +69,13 @@ const unansweredMessages = {
   cancelled: { code: 'batch_cancelled', message: 'The batch was cancelled before this request was executed.' },
 }
 
-export async function workOnBatch(work: BatchWork, claim: Claim, stopping: AbortSignal): Promise<void> {
+export async function workOnBatch(work: BatchWork, claim: Claim, stopping: AbortSignal, turn: Turn): Promise<void> {
   try {
     const row = await store.findUnscoped(work.db, claim.ref)
     if (!row || !store.isActive(row))
       return await withLease(work, claim, (trx) => work.queue.finish(trx, claim, 'done'))
     if (row.status === 'validating' && !(await validate(work, claim, row, stopping))) return
-    await continueBatch(work, claim, (await store.findUnscoped(work.db, claim.ref))!, stopping)
+    await continueBatch(work, claim, (await store.findUnscoped(work.db, claim.ref))!, stopping, turn)
   } catch (error) {
     if (error instanceof LeaseLost) throw error
     if (stopping.aborted) return await requeue(work, claim, work.now())
@@ -134,11 +133,17 @@ async function validate(work: BatchWork, claim: Claim, row: store.BatchRow, sign
   return true
 }
 
-async function continueBatch(work: BatchWork, claim: Claim, row: store.BatchRow, stopping: AbortSignal): Promise<void> {
+async function continueBatch(
+  work: BatchWork,
+  claim: Claim,
+  row: store.BatchRow,
+  stopping: AbortSignal,
+  turn: Turn,
+): Promise<void> {
   const ended = row.status === 'cancelling' || row.ending !== null || row.expires_at <= work.now()
-  if (!ended) await yieldToOthers(work, row.account_id, row.model)
+  if (!ended) await yieldToOthers(work.inference, turn, row.account_id, row.model)
   const writing = { folder: work.dataDir, min_free_mb: work.min_free_mb, signal: stopping }
-  await writeWhileFree(writing, (signal) => answerAndPublish(work, claim, row, signal))
+  await writeWhileFree(writing, (signal) => answerAndPublish(work, claim, row, signal, turn))
 }
 
 async function answerAndPublish(
@@ -146,6 +151,7 @@ async function answerAndPublish(
   claim: Claim,
   row: store.BatchRow,
   stopping: AbortSignal,
+  turn: Turn,
 ): Promise<void> {
   const input = await inputOf(work, row)
   if (!input) return await fail(work, claim, [inputMissing(row)])
@@ -155,7 +161,7 @@ async function answerAndPublish(
   try {
     // Also of a batch that was being published: a restored backup does not have its results.
     if (endingOf(work, row) === 'completed') {
-      const answered = await answerLines(work, claim, row, input, results, stopping)
+      const answered = await answerLines(work, claim, row, input, results, stopping, turn)
       if (answered === 'later') return
     }
     await publish(work, claim, row.id, input, results)
@@ -180,12 +186,13 @@ async function answerLines(
   input: string,
   results: Results,
   stopping: AbortSignal,
+  turn: Turn,
 ): Promise<'done' | 'later'> {
   const turnEnds = work.now() + turn_ms
   /** Aborts when the batch has expired, was cancelled, or has to let others run. */
-  const turn = new AbortController()
+  const late = new AbortController()
   const failure = new AbortController()
-  const signal = AbortSignal.any([stopping, turn.signal, failure.signal])
+  const signal = AbortSignal.any([stopping, late.signal, failure.signal])
   /** When the batch is continued. */
   let continueAt: number | undefined
   let othersWait = false
@@ -233,7 +240,7 @@ async function answerLines(
         continueAt = Math.min(endOfDay(work.now()), row.expires_at)
         return
       }
-      const { result, tokens } = await answer(work, row, line, signal)
+      const { result, tokens } = await answer(work, row, line, signal, turn)
       results.add(result, tokens)
     }
   }
@@ -247,16 +254,16 @@ async function answerLines(
         work.log.warn({ err: shared, batch: row.id }, 'results of a batch could not be shared')
     }
     const now = work.now()
-    othersWait = !work.turn.hasYielded && (await work.queue.othersWait(claim))
+    othersWait = !turn.hasYielded && (await work.queue.othersWait(claim))
     const status = await withLease(work, claim, async (trx) => {
       if (counts) await store.update(trx, row.id, counts)
       return (await store.findUnscoped(trx, row.id))!.status
     })
-    if (status === 'cancelling' || now >= row.expires_at) turn.abort()
+    if (status === 'cancelling' || now >= row.expires_at) late.abort()
     // The engine may have paused its lines for hours.
     else if (othersWait && now > turnEnds + grace_ms) {
-      hasGivenWay = work.turn.yield(row.account_id)
-      if (!hasGivenWay && (answered() > 0 || now > turnEnds + first_ms)) turn.abort()
+      hasGivenWay = turn.yield(row.account_id)
+      if (!hasGivenWay && (answered() > 0 || now > turnEnds + first_ms)) late.abort()
     }
   }
   const reporting = reportWhile(report, failure)
@@ -310,10 +317,12 @@ async function answer(
   row: store.BatchRow,
   { line, custom_id, body }: BatchLine,
   signal: AbortSignal,
+  turn: Turn,
 ): Promise<{ result: Result; tokens?: Tokens }> {
   const request_id = `${row.id}.${line}`
   const caller = { account_id: row.account_id, key_id: row.key_id }
-  const answered = await askInBackground(work, operations[row.endpoint], { caller, request_id, body }, signal)
+  const tools = { inference: work.inference, log: work.log, turn }
+  const answered = await askInBackground(tools, operations[row.endpoint], { caller, request_id, body }, signal)
   if ('error' in answered) {
     const { error } = answered
     return { result: { custom_id, request_id, status: error.status, body: JSON.stringify(errorBody(error, true)) } }

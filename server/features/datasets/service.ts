@@ -79,8 +79,19 @@ export class Datasets {
     this.notifier = createChangeNotifier(notifications)
     this.reads = new DatasetReads({ db, queue, artifacts, notifier: this.notifier })
     const { max_mb, max_rows, min_free_mb, quota, onUploaded, now } = options
-    const bounds = { max_mb, max_rows, min_free_mb, quota }
-    this.uploads = new DatasetUploads({ db, queue, artifacts, dataDir, ...bounds, reads: this.reads, onUploaded, now })
+    this.uploads = new DatasetUploads({
+      db,
+      queue,
+      artifacts,
+      dataDir,
+      max_mb,
+      max_rows,
+      min_free_mb,
+      quota,
+      reads: this.reads,
+      onUploaded,
+      now,
+    })
     this.asFiles = createDatasetFiles(db, dataDir)
   }
 

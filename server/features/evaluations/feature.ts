@@ -73,7 +73,7 @@ export function createEvaluationsFeature(
         queue,
         kind: queueKind,
         log,
-        handle: (claim, stopping, turn) => workOnEvaluation({ ...work, turn }, claim, stopping),
+        handle: (claim, stopping, turn) => workOnEvaluation(work, claim, stopping, turn),
       }),
     ],
   }

@@ -40,9 +40,16 @@ export interface EvaluationWork {
   quota: Pick<StorageQuota, 'admit'>
   dataDir: string
   min_free_mb: number
-  turn: Turn
   log: Logger
   now(): number
+}
+
+/** What one attempt at an evaluation has. */
+interface Attempt {
+  claim: Claim
+  evaluation: store.EvaluationRow
+  thread: GradingThread
+  turn: Turn
 }
 
 /** Rows that are answered at once. */
@@ -77,7 +84,12 @@ class Later extends Error {
   }
 }
 
-export async function workOnEvaluation(work: EvaluationWork, claim: Claim, stopping: AbortSignal): Promise<void> {
+export async function workOnEvaluation(
+  work: EvaluationWork,
+  claim: Claim,
+  stopping: AbortSignal,
+  turn: Turn,
+): Promise<void> {
   const { db, queue } = work
   const thread = createGradingThread()
   try {
@@ -87,12 +99,14 @@ export async function workOnEvaluation(work: EvaluationWork, claim: Claim, stopp
     // What ends the process at each try never gets to the catch below.
     if (claim.attempt > attemptsMax) return await end(work, claim, 'failed', reasonOf(undefined))
     for (const model of [evaluation.model_id, evaluation.baseline_id])
-      await yieldToOthers(work, evaluation.account_id, model)
+      await yieldToOthers(work.inference, turn, evaluation.account_id, model)
     await withLease(work, claim, (trx) =>
       store.update(trx, claim.ref, { status: 'running', started_at: evaluation.started_at ?? work.now() }),
     )
     const writing = { folder: work.dataDir, min_free_mb: work.min_free_mb, signal: stopping }
-    const isDone = await writeWhileFree(writing, (signal) => answerRows(work, claim, evaluation, thread, signal))
+    const isDone = await writeWhileFree(writing, (signal) =>
+      answerRows(work, { claim, evaluation, thread, turn }, signal),
+    )
     if (isDone) await end(work, claim, 'completed')
     else await work.queue.defer(claim, work.now(), 'behind')
   } catch (error) {
@@ -140,13 +154,8 @@ async function end(
 }
 
 /** Resolves with whether all rows are answered: after its time slice, an evaluation lets others run. */
-async function answerRows(
-  work: EvaluationWork,
-  claim: Claim,
-  evaluation: store.EvaluationRow,
-  thread: GradingThread,
-  stopping: AbortSignal,
-): Promise<boolean> {
+async function answerRows(work: EvaluationWork, attempt: Attempt, stopping: AbortSignal): Promise<boolean> {
+  const { claim, evaluation, thread, turn } = attempt
   const sliceEnds = work.now() + slice_ms
   let isOver = false
   let answered = 0
@@ -189,7 +198,7 @@ async function answerRows(
       for (const [side, model] of sides) {
         if (seen.has(`${item.row} ${side}`)) continue
         // First the answer: `scored` is another list after a flush.
-        const answer = await answerRow(work, evaluation, thread, item, side, model, signal)
+        const answer = await answerRow(work, attempt, item, side, model, signal)
         scored.push(answer)
         answered++
         if (scored.length >= flushAnswers) await flush()
@@ -197,9 +206,9 @@ async function answerRows(
     }
   }
   const looks = runPeriodically(look_ms, async () => {
-    if (work.now() <= sliceEnds || work.turn.hasYielded) return
+    if (work.now() <= sliceEnds || turn.hasYielded) return
     isOver ||= await work.queue.othersWait(claim).catch(() => false)
-    if (!isOver || work.now() <= sliceEnds + grace_ms || work.turn.yield(account_id)) return
+    if (!isOver || work.now() <= sliceEnds + grace_ms || turn.yield(account_id)) return
     if (answered > 0 || work.now() > sliceEnds + first_ms) late.abort()
   })
   const workers = Array.from({ length: concurrency }, () =>
@@ -262,8 +271,7 @@ async function fileOf(work: EvaluationWork, { account_id, dataset_id }: store.Ev
 
 async function answerRow(
   work: EvaluationWork,
-  evaluation: store.EvaluationRow,
-  thread: GradingThread,
+  { evaluation, thread, turn }: Attempt,
   input: EvaluationItem,
   side: store.SideName,
   model: string,
@@ -272,18 +280,15 @@ async function answerRow(
   const { id, account_id, key_id } = evaluation
   const { row, item } = input
   const common = { evaluation_id: id, row, side, item_json: JSON.stringify(item) }
+  const background = { inference: work.inference, log: work.log, turn }
   let calls = 0
   const ask = async (request: Record<string, unknown>) => {
     const tier = await work.accounts.tierOf(account_id)
     if (!(await work.limits.countBatchRequest({ account_id, tier }))) throw new Later(endOfDay(work.now()))
     const request_id = `${id}.${row}.${side}.${calls++}`
     const caller = { account_id, key_id }
-    const answered = await askInBackground(
-      work,
-      backgroundOperations.chat,
-      { caller, request_id, body: request },
-      signal,
-    )
+    const asking = { caller, request_id, body: request }
+    const answered = await askInBackground(background, backgroundOperations.chat, asking, signal)
     if ('error' in answered) return answered
     return { answer: JSON.parse(answered.bytes.toString('utf8')) as ChatResponse, counts: answered.counts }
   }

@@ -46,7 +46,8 @@ interface BackgroundRequest extends Pick<InferenceRequest, 'caller' | 'request_i
  * nothing. Throws TurnOver.
  */
 export async function yieldToOthers(
-  { inference, turn }: Pick<Tools, 'inference' | 'turn'>,
+  inference: Pick<Inference, 'isElsewhere'>,
+  turn: Turn,
   account_id: string,
   model: unknown,
 ): Promise<void> {
@@ -67,7 +68,7 @@ export async function askInBackground(
   const parsed = schemas[operation.kind].safeParse({ ...body, stream: undefined, stream_options: undefined })
   if (!parsed.success) return { error: validationError(parsed.error.issues, 'request') }
   const request = { caller, request_id, body: parsed.data, text: undefined, stream: false, background: true }
-  await yieldToOthers({ inference, turn }, caller.account_id, parsed.data.model)
+  await yieldToOthers(inference, turn, caller.account_id, parsed.data.model)
   const ask = async () => {
     const { response, meter } = await inference.answer(operation, request, signal)
     return meterFullResponse(response, meter)

@@ -30,7 +30,9 @@ export function createSignInFeature(
   const signIn = new SignIn({ db, accounts, sessions, throttle, changes, now })
   const passkeys = new Passkeys(db, now)
   const identities = new Identities({
-    ...{ db, changes, now },
+    db,
+    changes,
+    now,
     members: accounts.members,
     sign_up: config.oidc_sign_up,
     sign_up_role: config.oidc_sign_up_role,
