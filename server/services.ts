@@ -88,19 +88,13 @@ function prepareTrainers({ config, python, threads, trainingSetup, log }: Contex
   })
 }
 
-/** Creates the features in the order in which one may build on another. */
-async function createFeatures(context: Context, { plans, secrets, limits }: Platform) {
-  const { config, db, artifacts, trainingSetup, log } = context
-  const withAccounts = createAccountsFeature(context, { plans, limits })
-  const { accounts } = withAccounts
-  const withSignIn = createSignInFeature(context, { accounts, secrets })
-  const withUsage = createUsageFeature(context, { plans })
-  const { usage } = withUsage
-  const withHub = await createHubFeature(context, { plans })
-  const { hub, downloads } = withHub
-  const keepsOriginal = (id: string) => hub.keepsOriginal(id)
-  const weightFiles = { artifacts, keepsOriginal, draftFile: createDraftFiles(db, artifacts, log) }
-  const engine = createEngine({ config, dataDir: context.dataDir, threads: context.threads, files: weightFiles, log })
+/** What people bring and have: accounts, bases, data, usage. */
+async function createDataFeatures(context: Context, { plans, secrets, limits }: Platform) {
+  const { config } = context
+  const accounts = createAccountsFeature(context, { plans, limits })
+  const signIn = createSignInFeature(context, { accounts: accounts.accounts, secrets })
+  const usage = createUsageFeature(context, { plans })
+  const hub = await createHubFeature(context, { plans })
   const rules = createAddressRules(readAllowed(config.webhook_allow))
   const pictureFetcher = createPictureFetcher({
     enabled: config.fetch_pictures === 'on',
@@ -109,72 +103,95 @@ async function createFeatures(context: Context, { plans, secrets, limits }: Plat
     onFetched: (outcome) => context.metrics.picturesFetched.inc({ outcome }),
   })
   const prepared = prepareTrainers(context)
-  const withDatasets = createDatasetsFeature(context, {
-    hub,
+  const datasets = createDatasetsFeature(context, {
+    hub: hub.hub,
     pictureFetcher,
     neededBy: neededBy.dataset,
     forgetDerived: forgetDraftFiles,
     onUploaded: prepared.prepare,
   })
-  const { datasets } = withDatasets
-  const withFiles = createFilesFeature(context, { datasets, neededBy: neededBy.file })
-  const { files } = withFiles
-  const withStored = createStoredCompletionsFeature(context, { datasets })
-  const { storedCompletions } = withStored
+  const files = createFilesFeature(context, { datasets: datasets.datasets, neededBy: neededBy.file })
+  const stored = createStoredCompletionsFeature(context, { datasets: datasets.datasets })
+  return { accounts, signIn, usage, hub, rules, pictureFetcher, prepared, datasets, files, stored }
+}
+
+type DataFeatures = Awaited<ReturnType<typeof createDataFeatures>>
+
+/** What answers requests for models, and what asks models in the background. */
+function createAnsweringFeatures(context: Context, { plans, secrets, limits }: Platform, data: DataFeatures) {
+  const { config, db, dataDir, artifacts, threads, log } = context
+  const { accounts } = data.accounts
+  const { usage } = data.usage
+  const { hub } = data.hub
+  const { datasets } = data.datasets
+  const { files } = data.files
+  const { storedCompletions } = data.stored
+  const keepsOriginal = (id: string) => hub.keepsOriginal(id)
+  const weightFiles = { artifacts, keepsOriginal, draftFile: createDraftFiles(db, artifacts, log) }
+  const engine = createEngine({ config, dataDir, threads, files: weightFiles, log })
   const scoreRows = createScoring(engine.client)
-  const withModels = createModelsFeature(context, {
-    hub,
-    datasets,
-    compare: createComparison(engine.client, scoreRows),
-    neededBy: neededBy.model,
-  })
-  const { models } = withModels
-  const withServing = createServingFeature(context, { engine, hub, models, scoreRows, secrets })
-  const { serving } = withServing
+  const compare = createComparison(engine.client, scoreRows)
+  const models = createModelsFeature(context, { hub, datasets, compare, neededBy: neededBy.model })
+  const serving = createServingFeature(context, { engine, hub, models: models.models, scoreRows, secrets })
   const servingSets = new Map<string, ServingSet>()
-  const withInference = createInferenceFeature(context, {
+  const inference = createInferenceFeature(context, {
     plans,
     limits,
-    serving,
+    serving: serving.serving,
     hub,
-    models,
+    models: models.models,
     usage,
     storedCompletions,
-    pictureFetcher,
+    pictureFetcher: data.pictureFetcher,
     aliases: createAliases(db),
     servingSets,
   })
-  const { inference } = withInference
-  const withBatches = createBatchesFeature(context, { accounts, limits, files, inference })
-  const withEvaluations = createEvaluationsFeature(context, {
+  const batches = createBatchesFeature(context, { accounts, limits, files, inference: inference.inference })
+  const evaluations = createEvaluationsFeature(context, {
     accounts,
     limits,
     datasets,
     files,
-    models,
-    inference,
+    models: models.models,
+    inference: inference.inference,
     storedCompletions,
     onEnded: createGateDecision(context.queue, context.now),
   })
-  const { evaluations } = withEvaluations
+  return { weightFiles, engine, models, serving, servingSets, inference, batches, evaluations }
+}
+
+/** Creates the features in the order in which one may build on another. */
+async function createFeatures(context: Context, platform: Platform) {
+  const { plans, secrets, limits } = platform
+  const { trainingSetup } = context
+  const data = await createDataFeatures(context, platform)
+  const answering = createAnsweringFeatures(context, platform, data)
+  const { accounts } = data.accounts
+  const { usage } = data.usage
+  const { hub, downloads } = data.hub
+  const { storedCompletions } = data.stored
+  const { engine, weightFiles, servingSets } = answering
+  const { models } = answering.models
+  const { inference } = answering.inference
+  const { evaluations } = answering.evaluations
   const withJobs = await createJobsFeature(context, {
     plans,
     accounts,
     usage,
     hub,
     downloads,
-    datasets,
+    datasets: data.datasets.datasets,
     models,
     evaluations,
-    files,
+    files: data.files.files,
     engine,
     secrets,
-    prepared,
+    prepared: data.prepared,
   })
-  const { jobs } = withJobs
+  const { jobs, runningTrainings } = withJobs
   const withDeployments = createDeploymentsFeature(context, { models, inference, downloads, evaluations, usage })
   const { deployments } = withDeployments
-  const withScaling = await createScalingFeature(context, {
+  const scaling = await createScalingFeature(context, {
     deployments,
     inference,
     models,
@@ -185,47 +202,41 @@ async function createFeatures(context: Context, { plans, secrets, limits }: Plat
     servingSets,
   })
   const withExports = createExportsFeature(context, { accounts, models, deployments })
-  const withWebhooks = createWebhooksFeature(context, { secrets, rules })
+  const replicas = answering.serving.serving.pools.overview
   const features: Feature[] = [
     { mount: (app) => setupRoutes(app, trainingSetup), start: async () => [trainingSetup.start()] },
-    withAccounts,
-    withSignIn,
-    withHub,
-    withUsage,
-    withDatasets,
-    withFiles,
-    withStored,
-    withModels,
+    data.accounts,
+    data.signIn,
+    data.hub,
+    data.usage,
+    data.datasets,
+    data.files,
+    data.stored,
+    answering.models,
     withJobs,
-    withServing,
-    withInference,
-    withBatches,
-    withEvaluations,
+    answering.serving,
+    answering.inference,
+    answering.batches,
+    answering.evaluations,
     withDeployments,
-    withScaling,
+    scaling,
     withExports,
     createSharingFeature(context, { models, evaluations, inference, limits }),
-    withWebhooks,
-    createMachineFeature(context, {
-      engine,
-      replicas: serving.pools.overview,
-      runningTrainings: withJobs.runningTrainings,
-      version: pkg.version,
-    }),
+    createWebhooksFeature(context, { secrets, rules: data.rules }),
+    createMachineFeature(context, { engine, replicas, runningTrainings, version: pkg.version }),
     createWebFeature(),
   ]
-  const { signIn, sessions, throttle: signInThrottle } = withSignIn
+  const { signIn, sessions, throttle: signInThrottle } = data.signIn
   const { exports } = withExports
-  const { runningTrainings } = withJobs
   return {
     features,
     engine,
     inference,
-    scaling: withScaling,
-    removeExpiredFiles: withFiles.removeExpired,
+    scaling,
+    removeExpiredFiles: data.files.removeExpired,
     /** What is deleted when its time is over, of all servers and of this one. */
     expiring: {
-      shared: [withFiles.removeExpired, (now: number) => storedCompletions.removeExpired(now)],
+      shared: [data.files.removeExpired, (now: number) => storedCompletions.removeExpired(now)],
       own: [() => models.removeForgottenDrafts(), (now: number) => jobs.removeExpiredRuns(now)],
     },
     forRequests: {

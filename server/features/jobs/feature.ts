@@ -1,8 +1,8 @@
 import path from 'node:path'
 import { usableCores } from '../../../lib/usable-cores.ts'
-import { createChangeNotifier } from '../../platform/events/event-streams.ts'
+import { type ChangeNotifier, createChangeNotifier } from '../../platform/events/event-streams.ts'
 import type { Plans } from '../../platform/plans.ts'
-import { createAbortSignals, startWorker } from '../../platform/queue/worker.ts'
+import { type AbortSignals, createAbortSignals, startWorker } from '../../platform/queue/worker.ts'
 import type { Secrets } from '../../platform/storage/secrets.ts'
 import type { PreparedTrainer } from '../../platform/trainer/prepared-trainer.ts'
 import type { Accounts } from '../accounts/index.ts'
@@ -16,15 +16,16 @@ import type { Usage } from '../usage/index.ts'
 import { createComplete } from './complete.ts'
 import { createCoreShare } from './core-share.ts'
 import { createEstimator } from './estimate.ts'
+import type { TrainerHost } from './host.ts'
 import { createLocalHost } from './local-host.ts'
-import { createJobMeter } from './metering.ts'
+import { createJobMeter, type JobMeter } from './metering.ts'
 import { observeAttempts } from './observe.ts'
 import { openaiFineTuningRoutes } from './openai/routes.ts'
 import { OpenaiFineTuning } from './openai/service.ts'
 import { createRecorders } from './recorder.ts'
 import { jobRoutes } from './routes.ts'
 import { Jobs } from './service.ts'
-import { createSpecs } from './spec.ts'
+import { createSpecs, type Specs } from './spec.ts'
 import * as store from './store.ts'
 import { createTracking } from './tracking.ts'
 import { createTurnWatch } from './turns.ts'
@@ -48,6 +49,79 @@ interface Needs {
   prepared: PreparedTrainer
 }
 
+/** What the work on jobs shares, beside the context and what the feature needs. */
+interface Parts {
+  specs: Specs
+  meter: JobMeter
+  changes: ChangeNotifier
+  stopRequests: AbortSignals
+}
+
+/** Where jobs run: in a Ray cluster, or on this machine. */
+async function createHosts(context: Context, { engine, secrets, prepared }: Needs, { specs, changes }: Parts) {
+  const { config, db, queue, dataDir, artifacts, python, log, now } = context
+  const cores = createCoreShare({
+    share: config.training_share / 100,
+    cores: usableCores(),
+    enginePid: engine.pid,
+    yieldCores: engine.yieldCores,
+    log,
+  })
+  const ray = config.ray_address
+    ? (await import('./ray/index.ts')).createRayHost({
+        lease: { db, queue, notifyEvents: changes.notify },
+        installation: context.installation,
+        dataDir,
+        python,
+        converters: context.converters,
+        artifacts,
+        specs,
+        config,
+        secrets,
+        log,
+        now,
+      })
+    : undefined
+  const host =
+    ray ??
+    createLocalHost({
+      dataDir,
+      min_free_mb: context.min_free_mb,
+      python,
+      processes: config.trainer_processes,
+      specs,
+      artifacts,
+      prepared,
+      cores,
+    })
+  return { cores, ray, host }
+}
+
+/** What works on a claimed job, from its start to its outcome. */
+function createWorker(context: Context, needs: Needs, parts: Parts, host: TrainerHost): JobWorker {
+  const { config, db, queue, dataDir, artifacts, quota, metrics, log, now } = context
+  const { accounts, models, files, evaluations } = needs
+  const { meter, changes, stopRequests } = parts
+  const attempt = { db, queue, notifyEvents: changes.notify, artifacts, meter, quota, now }
+  const tracking = {
+    kind: config.tracking,
+    target: config.tracking_url ?? (config.tracking === 'tensorboard' ? path.join(dataDir, 'tensorboard') : ''),
+    project: config.tracking_project,
+  }
+  const track = createTracking(tracking, log)
+  return {
+    context: attempt,
+    acquireSlot: (id: string) => accounts.acquireSlotForWork(id),
+    observe: observeAttempts(metrics, context.tracing, now),
+    host,
+    createRecorder: createRecorders({ context: attempt, stopRequests, artifacts, track, log, now }),
+    watchTurn: createTurnWatch({ queue, turn_seconds: config.training_turn_seconds, log, now }),
+    complete: createComplete({ context: attempt, dataDir, models, files, evaluations }),
+    stopRequests,
+    log,
+  }
+}
+
 export async function createJobsFeature(
   context: Context,
   needs: Needs,
@@ -59,9 +133,8 @@ export async function createJobsFeature(
   }
 > {
   const { config, db, queue, dataDir, artifacts, python, threads, trainingSetup, metrics, log, now } = context
-  const { plans, accounts, usage, hub, downloads, datasets, models, evaluations, files, engine, secrets, prepared } =
-    needs
-  const { training_turn_seconds: turn_seconds, trainer_processes: processes, parse_control_tokens } = config
+  const { plans, usage, hub, downloads, datasets, models, evaluations, files, prepared } = needs
+  const { training_turn_seconds: turn_seconds, parse_control_tokens } = config
   const changes = createChangeNotifier(context.notifications)
   const stopRequests = createAbortSignals(context.notifications)
   const meter = createJobMeter({ add: usage.add, price: (id) => plans.pricing(id).training_per_million_tokens })
@@ -103,60 +176,9 @@ export async function createJobsFeature(
     turns,
     now,
   })
-  const cores = createCoreShare({
-    share: config.training_share / 100,
-    cores: usableCores(),
-    enginePid: engine.pid,
-    yieldCores: engine.yieldCores,
-    log,
-  })
-  const lease = { db, queue, notifyEvents: changes.notify }
-  const ray = config.ray_address
-    ? (await import('./ray/index.ts')).createRayHost({
-        lease,
-        installation: context.installation,
-        dataDir,
-        python,
-        converters: context.converters,
-        artifacts,
-        specs,
-        config,
-        secrets,
-        log,
-        now,
-      })
-    : undefined
-  const attempt = { ...lease, artifacts, meter, quota: context.quota, now }
-  const track = createTracking(
-    {
-      kind: config.tracking,
-      target: config.tracking_url ?? (config.tracking === 'tensorboard' ? path.join(dataDir, 'tensorboard') : ''),
-      project: config.tracking_project,
-    },
-    log,
-  )
-  const worker: JobWorker = {
-    context: attempt,
-    acquireSlot: (id: string) => accounts.acquireSlotForWork(id),
-    observe: observeAttempts(metrics, context.tracing, now),
-    host:
-      ray ??
-      createLocalHost({
-        dataDir,
-        min_free_mb: context.min_free_mb,
-        python,
-        processes,
-        specs,
-        artifacts,
-        prepared,
-        cores,
-      }),
-    createRecorder: createRecorders({ context: attempt, stopRequests, artifacts, track, log, now }),
-    watchTurn: createTurnWatch({ queue, turn_seconds, log, now }),
-    complete: createComplete({ context: attempt, dataDir, models, files, evaluations }),
-    stopRequests,
-    log,
-  }
+  const parts = { specs, meter, changes, stopRequests }
+  const { cores, ray, host } = await createHosts(context, needs, parts)
+  const worker = createWorker(context, needs, parts, host)
   const openai = new OpenaiFineTuning({ db, hub, datasets, files, jobs, models, tracking: config.tracking })
   metrics.onLook(async () => {
     const { queued, running, paused } = await store.countUnfinished(db)
