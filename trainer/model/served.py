@@ -108,7 +108,9 @@ class Served:
             return
         if isinstance(module, LoraLayer):
             replace_forward(module, partial(self._adapted, name, module))
-        elif isinstance(module, torch.nn.Linear) and type(module).forward is torch.nn.Linear.forward:
+        elif quantized.is_quantized(module) or (
+            isinstance(module, torch.nn.Linear) and type(module).forward is torch.nn.Linear.forward
+        ):
             replace_forward(module, partial(self._linear, name, module))
         elif isinstance(module, torch.nn.Embedding):
             replace_forward(module, partial(self._embedded, name, module))
