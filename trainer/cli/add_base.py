@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from trainer.cli import add_gguf, prepare_base
-from trainer.runtime.errors import explain, without_paths
+from trainer.runtime.errors import JobError, explain, without_paths
 from trainer.runtime.protocol import exit_process
 
 # Exit status of a failure whose reason is printed.
@@ -32,7 +32,7 @@ def add() -> None:
 
 def reason(problem: BaseException) -> str:
     """Why the base was not added, as one sentence for users."""
-    if isinstance(problem, RuntimeError | SystemExit) and type(problem) in (RuntimeError, SystemExit):
+    if type(problem) in (RuntimeError, SystemExit, JobError):
         text = str(problem)
     elif (known := explain(problem) if isinstance(problem, Exception) else None) and known.code != "internal":
         full = known.code == "storage_full"

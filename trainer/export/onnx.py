@@ -14,8 +14,10 @@ One graph computes prompts and single tokens. Inputs and outputs, with L layers,
     attention_mask                   int64  [batch, past + tokens]     ones; rows of a batch are padded on the right
     position_ids                     int64  [batch, tokens]            only for some architectures
     past_key_values.0.key … L-1      float  [batch, K, past, H]        past is 0 with the prompt; .value alike
+    past.0.conv … L-1                float  [batch, channels, width]   of short convolutions; zeros with the prompt
     logits                           float  [batch, tokens, vocabulary]
     present.0.key … L-1              float  [batch, K, past + tokens, H]   the next call's past_key_values; .value alike
+    present.0.conv … L-1             float  [batch, channels, width]   the next call's past
 
 float is float16 in an export of fp16, else float32. The operators are from ONNX and ONNX Runtime (com.microsoft).
 """
@@ -32,7 +34,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.export.onnx_write_monitor import WriteMonitor
-from trainer.runtime.errors import JobError
+from trainer.export.spec import instead_of
+from trainer.runtime.errors import JobError, converting
 from trainer.runtime.protocol import Report
 
 # Files of the checkpoint that are not copied.
@@ -68,39 +71,41 @@ def build(hf_folder: Path, graph: Path, quantization: str | None, threads: int, 
     """Writes the graph with unquantized weights into the folder `graph`. Calls `report` with the progress, 0 to 1.
 
     Raises JobError("parameter_not_supported") for an unknown precision, or an architecture that the builder does not
-    support.
+    support; JobError("internal") if it fails.
     """
     import torch
 
     precision = precision_of(quantization)
     torch.set_num_threads(threads)
     shutil.rmtree(graph, ignore_errors=True)
-    with WriteMonitor(hf_folder, graph / DATA, report), contextlib.redirect_stdout(sys.stderr):
+    architecture = (json.loads((hf_folder / "config.json").read_text()).get("architectures") or ["unknown"])[0]
+    what = f"No ONNX graph can be made of the architecture {architecture}: the model builder of onnxruntime-genai"
+    with (
+        WriteMonitor(hf_folder, graph / DATA, report),
+        contextlib.redirect_stdout(sys.stderr),
+        converting(f"{what} fails", instead_of("onnx")),
+    ):
         builder: Any = import_module("onnxruntime_genai.models.builder")
 
         builder_arguments = (None, str(hf_folder), str(graph), precision.name, precision.target, str(graph / "cache"))
         try:
             # The cache of a layer with a window grows as that of others: a fixed one would have to be given at once.
             options = builder.parse_extra_options(*builder_arguments, ["hf_token=false", "windowed_kv_cache=false"])
-            with _rope_of_each_kind_of_layer():
+            with _rope_of_each_layer():
                 builder.create_model(*builder_arguments, **options)
         except NotImplementedError as problem:
-            architecture = (json.loads((hf_folder / "config.json").read_text()).get("architectures") or ["unknown"])[0]
-            message = (
-                f"No ONNX graph can be made of the architecture {architecture}: the model builder of "
-                "onnxruntime-genai does not know it."
-            )
-            raise JobError("parameter_not_supported", message) from problem
+            raise JobError("parameter_not_supported", f"{what} does not know it. {instead_of('onnx')}") from problem
 
 
 @contextlib.contextmanager
-def _rope_of_each_kind_of_layer() -> Generator[None]:
+def _rope_of_each_layer() -> Generator[None]:
     """The builder reads rotary embeddings that differ between layers with a window and others: transformers 5 stores
-    them by the kind of layer, and the builder looks where earlier releases did.
+    them by the kind of layer, and the builder looks where earlier releases did. And it leaves them out of the layers
+    that have none: there it asks for positions that the graph does not get.
     """
     # The builder imports its modules by names of their own.
     Builder: Any = import_module("builders.base").Model
-    read = Builder.make_rope_init
+    read, rotate = Builder.make_rope_init, Builder.make_attention_qk_rope
 
     def read_kinds(model: Any, config: Any) -> None:
         kinds: Any = getattr(config, "rope_parameters", None)
@@ -110,11 +115,16 @@ def _rope_of_each_kind_of_layer() -> Generator[None]:
             model.rope_attrs["theta"] = kinds["full_attention"]["rope_theta"]
         read(model, config)
 
-    Builder.make_rope_init = read_kinds
+    def rotate_some(model: Any, *arguments: Any, **named: Any) -> tuple[str, str]:
+        if not model.attention_attrs["use_rope_in_attn"] and "position_ids" not in model.input_names:
+            return "", ""
+        return rotate(model, *arguments, **named)
+
+    Builder.make_rope_init, Builder.make_attention_qk_rope = read_kinds, rotate_some
     try:
         yield
     finally:
-        Builder.make_rope_init = read
+        Builder.make_rope_init, Builder.make_attention_qk_rope = read, rotate
 
 
 def finish(hf_folder: Path, graph: Path, out: Path, quantization: str | None, report: Report) -> None:

@@ -44,16 +44,17 @@ class Session:
         self.ends = _end_tokens(folder)
 
     def empty(self) -> Cache:
-        """An empty KV cache."""
+        """The cache before the first token: no keys and values, and zeros for what layers without attention keep."""
         cache: Cache = {}
         for name, value in self._inputs.items():
-            if name.startswith("past_key_values."):
-                cache[name] = np.zeros([1, value.shape[1], 0, value.shape[3]], TYPES[value.type])
+            if name.startswith("past"):
+                shape = [0 if isinstance(length, str) else length for length in value.shape[1:]]
+                cache[name] = np.zeros([1, *shape], TYPES[value.type])
         return cache
 
     def run(self, tokens: list[int], cache: Cache) -> tuple[np.ndarray, Cache]:
         """The logits after each token, float32 [tokens, vocabulary], and the cache with them behind those it had."""
-        past = next(iter(cache.values())).shape[2]
+        past = next(value for name, value in cache.items() if name.endswith(".key")).shape[2]
         feeds = {
             "input_ids": np.array([tokens], np.int64),
             "attention_mask": np.ones((1, past + len(tokens)), np.int64),
@@ -63,7 +64,8 @@ class Session:
         results = self.session.run(None, feeds | cache)
         outputs = dict(zip(self._outputs, results, strict=True))
         logits = outputs.pop("logits")[0].astype(np.float32)
-        return logits, {name.replace("present.", "past_key_values."): value for name, value in outputs.items()}
+        names = {name.partition(".")[2]: name for name in cache}
+        return logits, {names[name.removeprefix("present.")]: value for name, value in outputs.items()}
 
     def answer(self, prompt: list[int], given_answer: list[int]) -> tuple[list[int], list[float]]:
         """The greedy answer with its end token, and the log-probabilities of a given answer's tokens."""

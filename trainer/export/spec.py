@@ -16,8 +16,14 @@ StageReport = Callable[[str, float], None]
 # The types of a Hugging Face folder's weights, and of an unquantized GGUF file.
 DTYPES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
 UNQUANTIZED = ("F32", "F16", "BF16")
+FORMATS = ("huggingface", "gguf", "onnx")
 # Windows does not allow files with these names, whatever follows their first dot.
 RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
+
+
+def instead_of(impossible: str) -> str:
+    """What a user can do where an export in this format is impossible."""
+    return f"Export it as {' or '.join(other for other in FORMATS if other != impossible)}."
 
 
 @dataclass(frozen=True)

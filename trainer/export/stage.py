@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.export.spec import Export, StageReport, read_spec
-from trainer.runtime.errors import JobError, explain
+from trainer.export.spec import Export, StageReport, instead_of, read_spec
+from trainer.runtime.errors import JobError, converting, explain
 from trainer.runtime.files import sync_tree
 from trainer.runtime.process import configure_process, importing
 from trainer.runtime.process_memory import peak_bytes
@@ -83,7 +83,22 @@ def check(spec: Export, folder: Path, report: StageReport) -> dict[str, Any]:
     return {"answers": str(path)}
 
 
-STAGES = {"reference": reference, "make": make, "finish": finish, "check": check}
+def _explained(stage: Stage) -> Stage:
+    """A stage whose failure is said in a sentence for users, whatever it raises."""
+
+    def explained(spec: Export, folder: Path, report: StageReport) -> dict[str, Any]:
+        with converting(f"The model cannot be exported as {spec.format}", instead_of(spec.format)):
+            return stage(spec, folder, report)
+
+    return explained
+
+
+STAGES = {
+    "reference": reference,
+    "make": _explained(make),
+    "finish": _explained(finish),
+    "check": _explained(check),
+}
 
 
 class Progress:

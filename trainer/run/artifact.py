@@ -18,6 +18,7 @@ from trainer.model.model import Model
 from trainer.run.convert_to_gguf import convert_adapter, convert_model
 from trainer.run.projector_file import NAME as PROJECTOR
 from trainer.run.projector_file import write_projector
+from trainer.runtime.errors import converting
 from trainer.runtime.files import sha256_of
 from trainer.runtime.spec import ModelSpec
 
@@ -96,13 +97,14 @@ def _save_adapter(model: Model, folder: Path) -> None:
 
 
 def convert(tokenizer: Tokenizer, spec: ModelSpec, out: Path) -> Artifact:
-    """Converts what `write_folder` wrote."""
+    """Converts what `write_folder` wrote. Raises JobError with a reason for the user if that is impossible."""
     kind = _kind(spec)
     folder, gguf = out / FOLDERS[kind], out / f"{kind}.gguf"
-    if kind == "model":
-        convert_model(Path(spec.converters), folder, gguf)
-    else:
-        convert_adapter(tokenizer, spec, folder, gguf)
+    with converting(f"The {kind} cannot be converted for the engine", "Take another base, or another method."):
+        if kind == "model":
+            convert_model(Path(spec.converters), folder, gguf)
+        else:
+            convert_adapter(tokenizer, spec, folder, gguf)
     projector = out / PROJECTOR if spec.projector else None
     return Artifact(kind, folder, gguf, sha256_of(gguf), projector, projector and sha256_of(projector))
 

@@ -10,7 +10,7 @@ from trainer.data.sight import PROCESSOR_FILES
 from trainer.model import projector, vision
 from trainer.model.model import Model, base_of
 from trainer.runtime.converters import run_converter
-from trainer.runtime.errors import JobError
+from trainer.runtime.errors import JobError, converting
 from trainer.runtime.spec import ModelSpec
 
 NAME = "mmproj.gguf"
@@ -40,7 +40,8 @@ def write_projector(model: Model, spec: ModelSpec, out: Path) -> Path:
             tensors[names[0]] = weight.detach().float().cpu().contiguous()
         save_file(tensors, folder / "model.safetensors")
         arguments = [str(folder), "--mmproj", "--outfile", str(file), "--outtype", TYPE]
-        run_converter(Path(spec.converters), "convert_hf_to_gguf.py", arguments)
+        with converting("The projector cannot be converted for the engine", "Train without it in target_modules."):
+            run_converter(Path(spec.converters), "convert_hf_to_gguf.py", arguments)
     if not file.exists():
         raise JobError("internal", "The converter left no projector.")
     return file

@@ -1,6 +1,8 @@
 """Errors that end a run and that its owner can act on."""
 
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
 
 PATHS = re.compile(r"(?<![\w:/.])/(?:[^\s/'\"]+/)+")
 
@@ -58,4 +60,23 @@ def explain(problem: BaseException) -> JobError | None:
         for words in ("no space left on device", "disk quota exceeded", "iostream error", "failed writing file")
     ):
         return JobError("storage_full", "The disk is full, or cannot be written.")
-    return JobError("internal", f"The trainer failed: {type(problem).__name__}: {without_paths(str(problem))}")
+    return JobError("internal", f"The trainer failed: {_described(problem)}")
+
+
+@contextmanager
+def converting(what: str, instead: str) -> Generator[None]:
+    """Whatever a converter raises, users read a sentence: `what` has failed, why, and what to do `instead`. Errors that
+    are for them, and those of the machine, stay as they are. Raises JobError("internal").
+    """
+    try:
+        yield
+    except Exception as problem:
+        known = explain(problem)
+        if known is None or known is problem or known.code != "internal":
+            raise
+        raise JobError("internal", f"{what} ({_described(problem)[:300]}). {instead}") from problem
+
+
+def _described(problem: BaseException) -> str:
+    lines = [line.strip() for line in without_paths(str(problem)).splitlines() if line.strip()]
+    return ": ".join([type(problem).__name__, *lines[:1]])

@@ -9,7 +9,13 @@ import pytest
 
 from tests.families import vocabularies
 from tests.families.checkpoints import write
+from trainer.cli.add_base import reason
+from trainer.export.stage import STAGES
+from trainer.run import artifact
 from trainer.runtime.converters import LayerKind, packages, suited
+from trainer.runtime.errors import JobError, converting
+from trainer.runtime.spec import Base, ModelSpec
+from trainer.tests.exporting import write_spec
 
 CONVERTERS = Path(__file__).parents[2] / ".local/llama/source"
 
@@ -64,6 +70,42 @@ def test_the_projectors_of_pixtral_get_the_token_that_ends_a_row(tmp_path):
             assert pixtral.filter_tensors(embeddings) == embeddings
             assert pixtral.filter_tensors(head) is None and other.filter_tensors(embeddings) is None
         assert pixtral.filter_tensors(embeddings) is None
+
+
+def fail(*_: object) -> None:
+    raise KeyError("position_ids")
+
+
+@pytest.mark.parametrize("name", ["huggingface", "gguf", "onnx"])
+def test_whatever_an_exporter_raises_is_a_sentence(tiny, tmp_path, monkeypatch, name):
+    spec = write_spec(tmp_path / "export", tiny, tiny, format=name)
+    monkeypatch.setattr("trainer.export.output.write_output", fail)
+    others = " or ".join(other for other in ("huggingface", "gguf", "onnx") if other != name)
+    with pytest.raises(JobError) as told:
+        STAGES["make"](spec, tmp_path, fail)
+    assert str(told.value) == (
+        f"The model cannot be exported as {name} (KeyError: 'position_ids'). Export it as {others}."
+    )
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_whatever_a_converter_raises_after_a_training_is_a_sentence(tmp_path, monkeypatch, method):
+    for converter in ("convert_adapter", "convert_model"):
+        monkeypatch.setattr(artifact, converter, fail)
+    spec = ModelSpec(
+        job_id="job", base=Base("test/tiny", ""), method=method, lora=None, start=None, threads=1, converters=""
+    )
+    with pytest.raises(JobError, match=r"^The \w+ cannot be converted for the engine \(KeyError: .*\)\. Take "):
+        artifact.convert(None, spec, tmp_path)
+
+
+def test_what_is_for_users_stays_as_it_is():
+    told = JobError("adapter_invalid", "The adapter has no adapter_config.json.")
+    for problem in (told, MemoryError()):
+        with pytest.raises(type(problem)) as raised, converting("It fails", "Leave it."):
+            raise problem
+        assert raised.value is problem
+    assert reason(told) == str(told)
 
 
 def test_a_kind_of_layer_has_both_names():

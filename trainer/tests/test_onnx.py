@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.families.checkpoints import write
 from trainer.export.onnx import PRECISIONS, answers, build, finish
 from trainer.export.onnx_session import Session
 from trainer.runtime.errors import JobError
@@ -152,6 +153,16 @@ def test_layers_with_a_window_have_a_rope_and_a_cache_of_their_own(tmp_path):
     assert np.abs(session.run(TOKENS, session.empty())[0] - logits_of(base, TOKENS)).max() < 1e-3
 
 
+@pytest.mark.parametrize("family", ["smollm3", "lfm2"])
+def test_layers_without_rope_and_short_convolutions_export(tmp_path, family):
+    write(family, tmp_path / "base")
+    session = Session(export(tmp_path / "base", tmp_path, None), 1)
+    expected = logits_of(tmp_path / "base", TOKENS)
+    first, cache = session.run(TOKENS[:60], session.empty())
+    logits = np.concatenate([first, session.run(TOKENS[60:], cache)[0]])
+    assert np.abs(logits - expected).max() < 1e-3
+
+
 def test_the_folder_has_the_layout_that_its_readers_expect(tiny, exported):
     for precision, how in PRECISIONS.items():
         folder = exported(precision)
@@ -179,3 +190,9 @@ def test_an_unsupported_architecture_is_refused(tmp_path):
         export(base, tmp_path, "fp32")
     assert generated.value.code == "parameter_not_supported" and "StableLmForCausalLM" in str(generated.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_layers_that_the_builder_fails_at_are_a_sentence(tmp_path):
+    write("granite_h", tmp_path / "base")
+    with pytest.raises(JobError, match=r"GraniteMoeHybridForCausalLM: .* fails .*Export it as huggingface or gguf\.$"):
+        export(tmp_path / "base", tmp_path, "fp32")
