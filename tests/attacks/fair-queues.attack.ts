@@ -69,7 +69,7 @@ async function endedBefore<T>(
 const train = (client: Client, dataset_id: string, training_config: object) =>
   created(client.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config: { training_config } }))
 
-test('eight long trainings of one account delay the training of another by one time slice; all end complete', async () => {
+test('eight long trainings of one account delay that of another by one time slice; all end complete', async () => {
   const long = { epochs: 50, batch_size: 1, learning_rate: 0.001 }
   const jobs = [await train(app, datasets.busy, long)]
   for (let index = 1; index < 8; index++) jobs.push(await train(app, datasets.busy, long))

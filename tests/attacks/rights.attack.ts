@@ -282,7 +282,7 @@ test('a key with one scope gets no row and no answer by any route of the contrac
   assert.deepEqual(new Set(answersWith.map((line) => line.split(':')[0])), new Set(['inference']))
 })
 
-test('a key that expires makes none that lasts, an account has so many, an operator makes no lasting key of theirs', async () => {
+test('a key that expires makes none that lasts, nor does an operator; an account has so many', async () => {
   const at = (minutes: number) => new Date(Date.now() + minutes * 60_000).toISOString()
   const expires_at = at(30)
   const { body } = await owner.api('POST', '/keys', { name: 'short', expires_at })

@@ -89,7 +89,7 @@ describe('one server', () => {
   })
   after(() => folder.remove())
 
-  test('a running answer ends within a second of its key, its account, its session, its role and its shared link', async () => {
+  test('a running answer ends within a second of its key, account, session, role and shared link', async () => {
     const stream = { model: slow, messages, stream: true }
     const { url } = server
     const newKey = async (body: object = {}) => (await owner.api('POST', '/keys', { name: 'k', ...body })).body

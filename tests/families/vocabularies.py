@@ -27,8 +27,8 @@ SPLITS = {
     "llama-bpe": rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+{OTHERS}",
 }
 SPECIAL = re.compile(
-    r"<\|[\w:]+\|>|<\|\w+>|<\w+\|>|<\uff5c[^\uff5c<>{}]+\uff5c>|</?s>|<(?:start|end)_of_turn>|</?seed:\w+>|\]~!?b\[?\]?|"
-    r"\[/?(?:INST|THINK|ARGS|TOOL_CALLS|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS|gMASK|e~)\[?\]?|\[e~\["
+    r"<\|[\w:]+\|>|<\|\w+>|<\w+\|>|<\uff5c[^\uff5c<>{}]+\uff5c>|</?s>|<(?:start|end)_of_turn>|</?seed:\w+>|"
+    r"\]~!?b\[?\]?|\[/?(?:INST|THINK|ARGS|TOOL_CALLS|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS|gMASK|e~)\[?\]?|\[e~\["
 )
 # Kinds of values in GGUF files.
 NUMBERS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}

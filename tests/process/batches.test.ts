@@ -142,7 +142,7 @@ test('what cannot become a batch is refused at once', async () => {
   await refused(openai.batches.retrieve('batch_none'), 404, 'batch_not_found', 'batch_id')
 })
 
-test('a server killed in the middle of a batch asks no line twice that was answered; a live request goes first', async () => {
+test('a server killed within a batch asks no answered line twice; a live request goes first', async () => {
   const count = 60
   const lines = Array.from({ length: count }, (_, index) =>
     line(`${index}`, chat(`colour ${index}?`, { max_tokens: 100, temperature: 2 })),

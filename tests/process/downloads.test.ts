@@ -197,7 +197,7 @@ test('a download that would not fit on the disk is refused before anything is fe
   assert.deepEqual([status, body.error.code, hub.tokens.length], [503, 'storage_full', 0])
 })
 
-test('a download ends where other files take the space meanwhile, and leaves nothing that keeps the disk full', async () => {
+test('a download ends where other files take the space, and leaves nothing that keeps the disk full', async () => {
   await startStalledDownload()
   const claim = await claimAll(models)
   const { status, error } = await untilDownloadEnded()

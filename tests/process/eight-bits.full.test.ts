@@ -40,7 +40,7 @@ const ask = (body: object) => app.api('POST', '/completions', { model: tuned, ..
 const prompt = '<|im_start|>user\ncode of blue?<|im_end|>\n<|im_start|>assistant\nblue-2<|im_end|>\n'
 const logprobsRequest = { prompt, echo: true, logprobs: 1, max_tokens: 1, temperature: 0 }
 
-test('the eight-bit form of a trained model is measured, near the original, and compared with the trainer', async () => {
+test('the eight-bit form of a model is measured, near the original, and compared with the trainer', async () => {
   await until('the eight-bit form to answer', async () => {
     const { headers } = await ask({ prompt: 'blue', max_tokens: 1 })
     return headers.get('x-weights')?.includes('; eight_bits=1')

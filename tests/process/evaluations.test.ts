@@ -113,7 +113,7 @@ test('a pattern of a schema that explodes ends its evaluation, and nothing else 
   assert.match(evaluation!.error!.message, /'explode' takes longer than/)
 })
 
-test('an evaluation is cancelled, deleted, and not seen by others; its dataset cannot be deleted while it runs', async () => {
+test('an evaluation is cancelled, deleted, hidden from others; its dataset stays while it runs', async () => {
   const dataset = await upload(
     Array.from({ length: 200 }, (_, index) => rows[index % 4]!.replace('code', `code ${index}`)),
   )
@@ -181,7 +181,7 @@ test('a server killed in the middle of an evaluation scores no answer twice', as
   }
 })
 
-test('an evaluation says how many of its rows the model was trained on, and can be of those that were held out', async () => {
+test('an evaluation says how many of its rows the model was trained on, or takes those held out', async () => {
   const model = await app.colourModel()
   const { job_id, lineage } = (await app.api('GET', `/fine-tuning/models/${model}`)).body
   const dataset = lineage.steps[0].dataset.id

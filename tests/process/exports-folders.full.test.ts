@@ -134,7 +134,7 @@ test('the llama.cpp guide: another reader finds the merged weights, the template
   }
 })
 
-test("the Ollama guide: the Modelfiles name files in their own folder, and their template equals the model's own", async () => {
+test("the Ollama guide: Modelfiles name files in their own folder, their template is the model's own", async () => {
   const guide = follow('run-gguf.md', { section: 'Ollama', without: /^(ollama|curl) / })
   try {
     for await (const _ of guide.steps());

@@ -56,7 +56,7 @@ const setUpServing = (checkout: string) =>
 const forServing = { installed: ['node', 'web'], stamps: ['npm', 'node', 'engine', 'web', 'served-model'] }
 const messages = [{ role: 'user', content: 'red' }]
 
-test('before training is set up chat answers, a job waits and says so, and the rest says when to come back', async () => {
+test('before training is set up chat answers, a job waits and says so, the rest says when to come back', async () => {
   const checkout = copyCheckout(
     'checkout',
     [...forServing.installed, 'llama', 'python', 'kernels', 'models'],

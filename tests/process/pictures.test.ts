@@ -38,7 +38,7 @@ test('each format is decoded to its pixels, and its header says the size before'
   assert.deepEqual(pixel(await decoder.decode(lossless), 5, 10), [255, 0, 0])
 })
 
-test('an orientation is applied, transparency is white, grey and 16 bits become RGB, a GIF is its first frame', async () => {
+test('orientation is applied, transparency is white, grey and 16 bits are RGB, a GIF is its first frame', async () => {
   const turned = await twoColours().withMetadata({ orientation: 6 }).jpeg({ quality: 100 }).toBuffer()
   const upright = await decoder.decode(turned)
   assert.deepEqual([upright.width, upright.height], [20, 40])

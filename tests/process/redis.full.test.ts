@@ -169,7 +169,7 @@ describe('four processes with Redis', { skip: redisTest.skip || postgresTest.ski
     }
   })
 
-  test('Redis killed under load: requests continue, the service stays ready, and it is used again when it is back', async () => {
+  test('Redis killed under load: requests continue, the service stays ready, and uses it again later', async () => {
     const { key } = await account('enterprise')
     const limited = await account('minute')
     assert.deepEqual(await statuses(onAll(100, (url) => get(url, limited.key))), { 200: 100 })

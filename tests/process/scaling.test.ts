@@ -140,7 +140,7 @@ test('from zero: the first request waits for a start and is told so; later it go
   assert.match(idle.decisions[1]!.reason, /^\d requests? at 4 a replica takes? 1 replica/)
 })
 
-test('killed replicas are started again, their requests are retried, and no name is answered by another’s weights', async (t) => {
+test('killed replicas restart, their requests are retried, no name is answered by another’s weights', async (t) => {
   await Promise.all([deploy('one', first), deploy('two', second)])
   const names = { one: weightsOf(first), two: weightsOf(second) }
   for (const name of Object.keys(names)) {
@@ -201,7 +201,7 @@ test('killed replicas are started again, their requests are retried, and no name
   await Promise.all(workers)
 })
 
-test('a replica that would serve other weights takes no traffic, and the name says why it does not answer', async () => {
+test('a replica that would serve other weights takes no traffic, and its name says why', async () => {
   const model = await app.colourModel()
   const original = readFileSync(adapterFile(model))
   const right = weightsOf(model)
@@ -295,7 +295,7 @@ test('load adds replicas, and less of it removes them without cutting an answer'
   await ready('busy', 1)
 })
 
-test('a name that is switched is prepared on its replicas first, and answers with the other weights from then on', async () => {
+test('a switched name is prepared on its replicas first, then answers with the other weights', async () => {
   await deploy('moving', first)
   assert.equal((await scale('moving', { max_replicas: 1, target_gpu_utilization: 90 })).status, 200)
   const { replicas } = await ready('moving', 1)

@@ -101,7 +101,7 @@ test(
   },
 )
 
-test('a link has its bounds: requests of a day, one at a time, the size of a conversation, and no other fields', async () => {
+test('a link has its bounds: requests of a day, one at a time, size of a conversation, no other fields', async () => {
   const { token } = await share({ requests_per_day: 3, max_tokens: 4 })
   const first = await visit('/share/chat', { token, messages })
   assert.ok(first.body.usage.completion_tokens <= 4, first.text)

@@ -40,7 +40,7 @@ const settled = (model: string) =>
 const ofBase = `base=${tiny} ${sum(baseFile)}`
 const ofAdapter = (model: string) => `${ofBase}; adapter=${model} ${sum(adapterFile(model))}`
 
-test('a base and a tuned model answer with the hashes of their own files, whole, streamed and as responses', async () => {
+test('base and tuned model answer with the hashes of their own files, whole, streamed, as responses', async () => {
   assert.equal(await settled(tiny), ofBase)
   assert.equal(await settled(tuned), ofAdapter(tuned))
   for (const [model, expected] of [
@@ -68,7 +68,7 @@ test('a name that is switched answers with the other weights from the next reque
   assert.equal(await ask('colours'), ofAdapter(other))
 })
 
-test('the hash is of the file in memory: a file that is replaced later changes nothing until it is loaded', async () => {
+test('the hash is of the file in memory: one that is replaced changes nothing until it is loaded', async () => {
   const model = await app.colourModel()
   const loaded = await settled(model)
   const before = ofAdapter(model)
@@ -144,7 +144,7 @@ test('a merged file says what was merged, and its own hash', full, async () => {
   }
 })
 
-test('an answer of an upstream names it and the model that it reports; an engine behind it adds its own header', async () => {
+test('an answer of an upstream names it and the model that it reports; an engine adds its header', async () => {
   const fake = await startFakeUpstream((_path, body, response) => {
     const choices = [{ index: 0, message: { role: 'assistant', content: 'yes' }, finish_reason: 'stop' }]
     if (!body.stream) return json(response, 200, { object: 'chat.completion', model: 'their model é', choices })

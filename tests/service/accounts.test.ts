@@ -30,7 +30,7 @@ async function member(role: string) {
   return { id: body.id as string, key: answer.body, ...as(answer) }
 }
 
-test('a key makes only keys that end no later, the operator’s end soon, and an account has so many at once', async () => {
+test('a key makes keys that end no later, the operator’s end soon, an account has so many at once', async () => {
   const at = (days: number) => new Date(Date.now() + days * 86_400_000).toISOString()
   const make = (by: Pick<TestApp, 'api'>, body: object) => by.api('POST', '/keys', { name: 'k', ...body })
   const expires_at = at(10)
@@ -112,7 +112,7 @@ test('a key revoked by another process is refused within a second; an expired ke
   ])
 })
 
-test('who has just lost their key or session makes no key, member or shared link, though a server still knows them', async () => {
+test('who just lost key or session makes no key, member or link, though a server still knows them', async () => {
   const { accounts, sessions } = { accounts: app.services.accounts, sessions: newBrowser(app) }
   const { id, key } = (await app.api('POST', '/keys', { name: 'soon revoked' })).body
   const byKey = (await accounts.findKey(key))!

@@ -67,7 +67,7 @@ test('a deployment is scaled, shown and given back; what is not given stays as i
   await json('deployments', 'delete', 'scaled', '--yes')
 })
 
-test('each kind of failure has its exit status and a sentence that says what to do, without a stack trace', async () => {
+test('each kind of failure has its exit status and a sentence on what to do, without a stack trace', async () => {
   const other = { TUNERY_URL: app.url, TUNERY_KEY: 'tny_wrong' }
   const failures: [words: string[], status: number, says: RegExp, env?: Record<string, string>][] = [
     [['frobnicate'], 2, /^'frobnicate' is not a command\. '\.\/tunery --help'/],

@@ -161,7 +161,7 @@ test('a file is a picture by its own bytes, whole, of 10 MB at most, and within 
   await until('its connection ends', () => slow.size === 0)
 })
 
-test('so many are fetched at once, of one account and in all; who waits goes before an account at its bound', async () => {
+test('so many are fetched at once, of an account and in all; who waits goes before one at its bound', async () => {
   mostSlow = 0
   const fetches = fetcher()
   const ends = new AbortController()

@@ -141,7 +141,7 @@ test('after a crash before the answer is stored, a retry creates nothing; a lost
   )
 })
 
-test('a lost answer is made again without another request: the last admitted one of the minute still gets it', async () => {
+test('a lost answer is made again without another request: the minute’s last one still gets it', async () => {
   const { key: operator } = await app.services.accounts.createKey('operator', 'operator', app.owner.user_id)
   const account = { name: 'three', tier: 'three', owner: { name: 'o' } }
   const { key } = (await send('/operator/accounts', account, randomUUID(), operator)).body

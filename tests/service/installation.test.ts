@@ -71,7 +71,7 @@ const open = async (data_dir: string) => {
 const claim = (folder: string, shared = false) =>
   claimFolder(app.db, folder, { shared, files: () => ownedFiles(app.db) })
 
-test('a data folder with files whose database is missing, cut, empty or of another installation is refused', async () => {
+test('a data folder whose database is missing, cut, empty or of another installation is refused', async () => {
   for (const [name, database, found] of [
     ['missing', () => {}, /tunery\.db is missing/],
     ['cut', (folder: string) => writeFileSync(databaseFile(folder), ''), /tunery\.db is empty/],

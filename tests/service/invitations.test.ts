@@ -125,7 +125,7 @@ test('a sign-in link is for no member of another account who has entered the sam
   await assert.rejects(app.services.signIn.createLink(email, 'acc_none'), { code: 'member_not_found' })
 })
 
-test('another owner can neither demote nor remove the operator, whom the command line would replace by them', async () => {
+test('another owner can neither demote nor remove the operator, and thereby become one', async () => {
   const second = await addMember('owner')
   const operator = `/members/${app.owner.user_id}`
   for (const [method, body] of [
@@ -152,7 +152,7 @@ test('a host that is no address is an error of the request', async () => {
   }
 })
 
-test('an invitation that is withdrawn or has expired leaves no member behind, and its email can be invited again', async () => {
+test('a withdrawn or expired invitation leaves no member, and its email can be invited again', async () => {
   const email = 'again@example.com'
   const inviteAgain = () => app.api('POST', '/invitations', { name: 'Again', email, role: 'member' })
   const isMember = async (id: string) =>

@@ -124,7 +124,7 @@ test('a list filters by status, metadata, time and part of the name, with any ch
   assert.equal(SortedQuery.safeParse({ status: 'queued' }).success, false, 'models have no status')
 })
 
-test('a search in an account of many jobs finds what comparing each name finds, also after changes and an upgrade', async () => {
+test('a search in many jobs finds what comparing each name finds, after changes and an upgrade too', async () => {
   const odd = [
     ...['%%%', '___', '100%_\\', '\\\\%', `"a" OR 'b'`, 'NEAR("abc", 2)', "x'; drop table tuning_jobs; --", '*^:-(+)'],
     ...['日本語のモデル', 'ΟΔΟΣΑ', 'ĲSSEL straße', 'İstanbul', '👩‍🚀🚀🚀', 'e\u0301clair', 'Tickets · SmolLM2 v1.2'],

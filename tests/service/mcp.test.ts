@@ -356,7 +356,7 @@ const initialize = JSON.stringify({
   params: { protocolVersion: '2025-06-18', capabilities: {}, clientInfo: { name: 'raw', version: '1' } },
 })
 
-test('over HTTP nothing is served without a right key, to another Host or Origin, or in a session of another key', async () => {
+test('over HTTP nothing is served without a right key, or to another Host, Origin or key’s session', async () => {
   const authorization = `Bearer ${app.key}`
   for (const [what, headers, status] of [
     ['no key', {}, 401],

@@ -54,7 +54,7 @@ async function signIn(person: keyof typeof people, accept?: string | null) {
 }
 const noAccount = { end: '/sign-in?error=oidc_no_account', profile: undefined }
 
-test('people of the domains that may sign up become members of the operator’s account, until they are removed', async () => {
+test('people of domains that may sign up become members of the operator’s account, until removed', async () => {
   const { profile } = await signIn('sam')
   assert.deepEqual([profile?.name, profile?.role, profile?.account.id], ['sam', 'member', app.owner.account_id])
   assert.equal((await signIn('sam')).profile?.id, profile!.id)

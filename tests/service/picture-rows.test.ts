@@ -131,7 +131,7 @@ test('a preview shows each picture with its size and tokens, and what is learned
   assert.match(short.errors[0], /No picture is cut/)
 })
 
-test('a model that reads text only is not evaluated on rows with pictures, unless a template leaves them out', async () => {
+test('a model of text is not evaluated on rows with pictures, unless a template leaves them out', async () => {
   const { id: dataset } = await uploaded(row('What is it?', 'A disk.'))
   const graders = [
     {

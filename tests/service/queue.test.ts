@@ -171,7 +171,7 @@ test('the account with the fewest running entries goes first, whoever was served
   assert.equal(await queue.claim('work', 'w4', idle), undefined, 'each account has work that runs')
 })
 
-test('work that is tried again keeps its turn and its place; work that could not begin keeps the turn to come', async () => {
+test('work that is tried again keeps turn and place; what could not begin keeps the turn to come', async () => {
   for (const ref of ['a1', 'a2']) await enqueue(ref, 'a')
   await enqueue('b1', 'b')
   const killed = (await queue.claim('work', 'w'))!
@@ -196,7 +196,7 @@ test('work that is tried again keeps its turn and its place; work that could not
   assert.deepEqual(await drain(), ['b1', 'a2'])
 })
 
-test('work without a free slot waits a tenth of its time so far, a second at least and half a minute at most', async () => {
+test('work without a free slot waits a tenth of its time so far, from a second to half a minute', async () => {
   await enqueue('a')
   const without = { queue, acquireSlot: async () => undefined, now: () => time }
   for (const [waited_ms, delay_ms] of [
@@ -341,7 +341,7 @@ test('a claim reads an index of accounts and places, with 100,000 entries in the
   assert.ok(each_ms < 50, `a claim took ${each_ms} ms`)
 })
 
-test('the work of a suspended account is not claimed, and nobody gives way to it; what is the installation’s is', async () => {
+test('the work of a suspended account is not claimed, nor given way to; the installation’s is', async () => {
   await db
     .insertInto('accounts')
     .values({ id: 'bad', name: 'b', tier: 'free', suspended_at: 1, created_at: 0 })

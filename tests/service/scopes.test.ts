@@ -72,7 +72,7 @@ async function keyWith(carried: readonly Scope[]) {
   return client(app.url, body.key)
 }
 
-test('a route needs `datasets:read` if it shows rows, and `inference` if it asks models, besides its own scope', async () => {
+test('a route needs `datasets:read` to show rows, `inference` to ask models, besides its own scope', async () => {
   const routes = new Map((await contractRoutes()).map((route) => [nameOf(route), route]))
   for (const [names, needed] of [
     [readsRows, ['datasets:read']],
@@ -115,7 +115,7 @@ test('every scope that a route of the contract names is checked when it is calle
   assert.ok(checked >= 16)
 })
 
-test('a key that may only tune reads no row and asks no model: not by an evaluation, a job, a gate or a share', async () => {
+test('a key that may only tune reads no row and asks no model, by evaluation, job, gate or share', async () => {
   const tuner = await keyWith(['tuning:read', 'tuning:write', 'deployments:write'])
   const refused = [403, 'insufficient_permissions']
   const graders = [

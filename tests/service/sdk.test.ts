@@ -131,7 +131,7 @@ test('an error of the service is a typed one with its code and what to do', asyn
   await assert.rejects(notTunery.user.profile(), /is not one of Tunery's/)
 })
 
-test('a retry waits as Retry-After says, sends the same idempotency key, and stops where retrying cannot help', async () => {
+test('a retry waits for Retry-After, sends the same idempotency key, and stops where it cannot help', async () => {
   const seen: { at: number; key: string | undefined }[] = []
   let refusals = 1
   let headers: Record<string, string> = { 'retry-after': '1' }

@@ -19,7 +19,7 @@ before(async () => {
 })
 after(() => app.stop())
 
-test('a session is known by every server of the installation, whatever its port; one of before by its old name', async () => {
+test('every server of the installation knows a session, whatever its port; an old one by its old name', async () => {
   const page = newBrowser(app)
   await page.enter()
   const [name, token] = page.cookie().split('=') as [string, string]

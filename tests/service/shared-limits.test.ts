@@ -109,7 +109,7 @@ describe('limits that processes share', redisTest, () => {
     ['day', 300, 'requests_per_day'],
     ['slots', 20, 'max_concurrent'],
   ] as const)
-    test(`of 1,000 callers over four processes exactly as many are admitted as the tier allows: ${tier}`, async (context) => {
+    test(`of 1,000 callers over four processes as many are admitted as the tier allows: ${tier}`, async (context) => {
       const four = await startProcesses(context, 4)
       // A busy machine may keep Redis from answering in time: what is exact then is another test's guarantee.
       while (!(await admitExactly(four, tier, max, limit))) await away(four.processes, false)
@@ -256,7 +256,7 @@ describe('limits that processes share', redisTest, () => {
       assert.ok(admitted(await four.admit(day, 1000)).length + 80 + ofDay <= 300)
     })
 
-  test('a Redis that comes back empty and leaves again, over and over, admits no more than the tier and a share', async (context) => {
+  test('a Redis that comes back empty over and over admits no more than the tier and a share', async (context) => {
     const four = await startProcesses(context, 4)
     const caller = await account('minute')
     // All from one process, which has more than its share.
@@ -457,7 +457,7 @@ describe('the day of processes that share a database alone', () => {
     assert.equal((await four[0]!.state(caller)).day.used, 300)
   })
 
-  test('what a process holds and does not need is given back; what a killed one held is lost, and no more', async () => {
+  test('what a process holds and does not need is given back; a killed one loses what it held, no more', async () => {
     const caller = await account('large')
     const [first, idle, killed] = [startProcess(), startProcess(), startProcess()]
     let count = (await admitted([first], caller, 1000)) + (await admitted([idle], caller, 20))

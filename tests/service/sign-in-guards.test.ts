@@ -33,7 +33,7 @@ async function person(email: string, password: string, role = 'member') {
   return { page, id: invited.body.member.id as string }
 }
 
-test('behind TLS the cookie is bound to the host; the proxy may hide its name if the public address is set', async () => {
+test('behind TLS the cookie is bound to the host; a proxy may hide its name if the address is set', async () => {
   const page = browser({ 'x-forwarded-proto': 'https' })
   const { token } = await app.services.signIn.createLink()
   const { cookies } = await page.send('POST', '/sign-in/link', { token })
@@ -231,7 +231,7 @@ test('an invitation without an email takes no password, which nobody could sign 
   assert.equal((await signIn('some@example.com', password)).status, 200)
 })
 
-test('without an operator, a link of the command line makes the first owner one, and says so in the audit log', async () => {
+test('without an operator, a link of the command line makes the first owner one, and logs it', async () => {
   const set = (operator: number) =>
     app.db.transaction().execute((trx) =>
       trx

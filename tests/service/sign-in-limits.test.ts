@@ -8,7 +8,7 @@ import { appOfTests } from '../support/service.ts'
 
 const app = appOfTests()
 
-test('many passwords at once are refused beyond a number, wait in line below it, and leave nothing behind', async () => {
+test('passwords at once are refused beyond a number, wait in line below it, and leave nothing behind', async () => {
   const hash = await hashPassword('a good password')
   const tries = await Promise.allSettled(
     Array.from({ length: hashesMax + 8 }, () => verifyPassword(hash, 'a good password')),

@@ -17,7 +17,7 @@ before(async () => {
 
 const browser = (headers: Record<string, string> = {}) => newBrowser(app, headers)
 
-test('a link signs in once, also when it is opened twice at once; then the session does what its role may', async () => {
+test('a link signs in once, also if opened twice at once; then the session does what its role may', async () => {
   const { token } = await app.services.signIn.createLink()
   const [one, two] = [browser(), browser()]
   const answers = await Promise.all([one, two].map((browser) => browser.send('POST', '/sign-in/link', { token })))
@@ -40,7 +40,7 @@ test('a link signs in once, also when it is opened twice at once; then the sessi
   assert.deepEqual(codeOf((await app.api('GET', '/session')) as never), [403, 'session_required'])
 })
 
-test('what another site makes a browser send is refused: without the token, from another origin, as a subresource', async () => {
+test('what another site makes a browser send is refused: no token, other origin, subresource', async () => {
   const page = browser()
   await page.enter()
   const create = (more: Record<string, string>) => page.send('POST', '/keys', { name: 'x' }, more)
@@ -148,7 +148,7 @@ test('sessions are listed and ended, one or all others; an ended one is refused 
   assert.equal((await mine.send('GET', '/session')).status, 401)
 })
 
-test('a session ends 30 days after its last use and 90 days after its begin, and loses what its role loses', async () => {
+test('a session ends 30 days after its last use, 90 after its begin, and loses what its role loses', async () => {
   const page = browser()
   const { session } = await page.enter()
   const set = async (values: object) => {

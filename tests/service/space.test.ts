@@ -76,7 +76,7 @@ test(
   },
 )
 
-test('what comes is no longer claimed, more is claimed as it comes, and what is too large is refused at once', async () => {
+test('what came is no longer claimed, more is claimed as it comes, too much is refused at once', async () => {
   const min = (await free_mb()) - 2000
   const claim = await claimDisk(os.tmpdir(), min, 1e6)
   assert.equal(claim.left(), 1e6)
@@ -117,7 +117,7 @@ test('who writes is ended when the disk falls below what is kept free, and does 
   }
 })
 
-test('a table that is converted, and a batch that is answered, wait for space as soon as there is too little', async () => {
+test('a table in conversion and a batch in work wait for space as soon as there is too little', async () => {
   let asked = 0
   const upstream = await startFakeUpstream((_path, _body, response) => {
     asked++

@@ -125,7 +125,7 @@ test('redirects, pages and refusals are errors of the server, with its Retry-Aft
   assert.equal(followed, 0)
 })
 
-test('what an upstream does not report, or cannot have used, is counted here, and usage is still answered', async () => {
+test('what an upstream does not report, or cannot have used, is counted here, and answered as usage', async () => {
   const impossible = { prompt_tokens: Number.MAX_SAFE_INTEGER, completion_tokens: -7 }
   answerGood = (path, _body, response) =>
     json(

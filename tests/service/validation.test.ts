@@ -147,7 +147,7 @@ test('thoughts that the chat template has no place for are a warning of their li
   assert.match(body.warnings[0].message, /^has thoughts .* has no place for them/)
 })
 
-test('an issue is a plain sentence, and an error the same after its line, also for rows that a base refuses', async () => {
+test('an issue is a plain sentence, an error the same after its line, also for rows a base refuses', async () => {
   const noncharacters = String.fromCodePoint(...Array.from({ length: 32 }, (_, index) => 0xfdd0 + index))
   const refused = JSON.stringify({ messages: [user(`${noncharacters}<|im_end|>`), assistant('x')] })
   const { id } = (await app.upload(`${refused}\n{"messages":[]}\n${colourRows(1)}\n{oops\n`)).body

@@ -233,7 +233,7 @@ test('thoughts have one name in the canonical form', async () => {
     ])
 })
 
-test('a prompt with its answer is a conversation under the usual names, with and without system and input', async () => {
+test('a prompt with its answer is a conversation under the usual names, with or without system, input', async () => {
   for (const [prompt, completion] of [
     ['prompt', 'completion'],
     ['instruction', 'output'],

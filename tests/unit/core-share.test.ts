@@ -67,7 +67,7 @@ function watchTwoCores(context: TestContext) {
   return { share, yields, slowdowns, stop, pass }
 }
 
-test('a trainer starved by a busy engine is reported as slowed, and the engine has to yield until it ends', async (context) => {
+test('a trainer starved by a busy engine is reported as slowed; the engine yields until it ends', async (context) => {
   const { share, yields, slowdowns, stop, pass } = watchTwoCores(context)
   assert.equal(share.count(), 1)
   await pass(1900, [100, 1900], 4)
@@ -85,7 +85,7 @@ test('a trainer starved by a busy engine is reported as slowed, and the engine h
   assert.equal(share.count(), 0)
 })
 
-test('a trainer that gets its share takes nothing from the engine; one that wants no CPU time is not slowed', async (context) => {
+test('a trainer with its share takes nothing from the engine; one that wants no CPU is not slowed', async (context) => {
   const { yields, slowdowns, pass } = watchTwoCores(context)
   // 400 ms a second are 20 % of two cores.
   await pass(1600, [400, 100], 8)

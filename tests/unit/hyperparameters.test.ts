@@ -28,7 +28,7 @@ test('the trainer’s hyperparameters are those of the table; `npm run docs` wri
   assert.equal(readFileSync(path.join(root, pythonModuleFile), 'utf8'), pythonModule())
 })
 
-test('every hyperparameter is in the request, the resolved config, spec.json, the trainer and the reference page', () => {
+test('every hyperparameter is in request, resolved config, spec.json, trainer and reference page', () => {
   const page = readFileSync(path.join(root, 'docs/reference/job-config.md'), 'utf8')
   for (const { group, name, entry, field } of entries) {
     const spec_name = entry.spec_name ?? name

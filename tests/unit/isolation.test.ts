@@ -60,7 +60,7 @@ test('a request that ends the engine fails alone; all others, also of its accoun
   assert.deepEqual(deaths.slice(2), [['a.3'], ['a.3'], ['a.3']])
 })
 
-test('two killers of two accounts fail alone too, and a suspect account’s next requests endanger nobody else’s', async () => {
+test('two killers of two accounts fail alone too; a suspect’s next requests endanger nobody else’s', async () => {
   const killers = ['a.1', 'b.2']
   const { ends, isolation } = await run([...of('a', 4), ...of('b', 4), ...of('c', 4)], (id) => killers.includes(id))
   for (const [id, end] of ends) assert.equal(end, killers.includes(id) ? 'to blame' : 'answered', id)
@@ -84,7 +84,7 @@ test('two killers of two accounts fail alone too, and a suspect account’s next
   assert.ok(inside.includes('a.9') && inside.includes('c.10'))
 })
 
-test('what is lost beside live requests is to blame only after many losses; who leaves the wait is not asked', async () => {
+test('what is lost beside live requests is to blame after many losses; who leaves is not asked', async () => {
   const isolation = createIsolation()
   const { signal } = new AbortController()
   const lose = (accompanied: boolean) =>

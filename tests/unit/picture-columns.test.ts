@@ -38,7 +38,7 @@ const shown = ({ content }: { content: unknown }) =>
       })
     : content
 
-test('parquet with an image column: before the question, turned as the file says, and none where it is null', async () => {
+test('parquet with an image column: before the question, turned as the file says, none where null', async () => {
   const { check, rows } = await read(fixture('pictures.parquet'), 'parquet', 6030)
   assert.deepEqual([check.errors, check.rows, check.pictures], [[], 3, 2])
   assert.deepEqual(
@@ -74,7 +74,7 @@ test('a CSV file with a picture column is refused with the formats that can hold
   await assert.rejects(read(source, 'csv', 50), /column 'image', and CSV cannot hold pictures.*parquet/)
 })
 
-test('pictures of pairs go into their prompt; those that have no bytes or no place are errors that say what to do', async () => {
+test('pictures of pairs go into their prompt; those without bytes or place are errors on what to do', async () => {
   const bytes = disk(8, 8, [255, 0, 0])
   const make = async (record: Record<string, unknown>) => {
     const uploaded = rowMaker(Object.keys(record))!(record)

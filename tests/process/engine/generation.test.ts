@@ -142,7 +142,7 @@ const callCase = {
   ...JSON.parse(readFileSync(path.join(root, 'tests/fixtures/cases/stop-in-call.json'), 'utf8')),
 }
 
-test('a stop sequence ends no call, whole and streamed, for one choice and for several, with parallel calls', async () => {
+test('a stop sequence ends no call, whole and streamed, for one choice and several, with parallel calls', async () => {
   const town = {
     ...callCase.tools[0].function.parameters,
     properties: { town: { enum: ['Ulm', 'Bonn'] } },
@@ -171,7 +171,7 @@ test('a stop sequence ends no call, whole and streamed, for one choice and for s
     }
 })
 
-test('an answer that max_tokens cuts in a call has the arguments so far, and nothing of the markers around them', async () => {
+test('an answer that max_tokens cuts in a call has the arguments so far, and none of their markers', async () => {
   const [whole] = await choicesOf({ ...callCase, stop: null }, false)
   const lengths = Array.from({ length: 24 }, (_, index) => index + 1)
   for (const stream of [false, true]) {

@@ -90,7 +90,7 @@ test('control tokens in a completions prompt are parsed, or stay text with parse
   assert.ok((await tokens({ parse_special: false })) > 3)
 })
 
-test('a suffix makes a model with tokens for it fill in the middle; control tokens in either text stay text', async (context) => {
+test('with a suffix a model that can fills in the middle; control tokens in either text stay text', async (context) => {
   const prompt = 'def add(a, b):\n    return '
   const suffix = '\n\nprint(add(1, 2))\n'
   const body = { model: 'code', max_tokens: 8, temperature: 0, logprobs: 1, ...endless }

@@ -68,7 +68,7 @@ function base(name: string, { measured = false, available = 8e9, min_free = 1e6 
   }
 }
 
-test('where memory is short for both forms the original answers on, and the card says so until the next load', async () => {
+test('where memory is short for both forms the original answers, and the card says so until a load', async () => {
   const { file, make, isReplaced, loadAgain } = base('memory', { measured: true, available: 200e6 })
   await make()
   assert.equal(isReplaced(), false)

@@ -73,7 +73,7 @@ test('two requests for one picture share its encoding, and a third finds it cach
   assert.deepEqual(sources, ['encoded', 'cached'])
 })
 
-test('tokens of different pictures differ, those of one picture are equal also after its features were dropped', async () => {
+test('tokens of pictures differ, those of one are equal also after its features were dropped', async () => {
   // Room for one picture of 6 vectors of 8 bytes.
   const { of, encodings, features } = setUp({ bytes_max: 50 })
   const first = await of('a')

@@ -152,7 +152,7 @@ test('beside twenty busy programs an ordinary schema is as cheap as alone', full
   }
 })
 
-test('ten costly schemas of one account delay others by at most a slice, and end when their client disconnects', async () => {
+test('ten costly schemas of an account delay others by a slice, and end as their client disconnects', async () => {
   const grammars = createGrammars({ account_trials: 10 })
   const ask = (schema: object, account: string, signal?: AbortSignal) =>
     grammars.open(vocab, { kind: 'json_schema', schema: { ...schema } }, signal, account)

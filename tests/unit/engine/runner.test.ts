@@ -330,7 +330,7 @@ test('prompts that delay no stream get the full prefill budget, and runners with
   assert.ok(long <= 400)
 })
 
-test('a long prompt at most doubles the time per token of the streams; one that ends with the step is not held up', () => {
+test('a long prompt at most doubles the streams’ time per token; one that ends with the step does not wait', () => {
   const streams = { prefilling: () => 1, decoding: () => 2, decode_ms: () => 20 }
   const { part_ms } = prefillBudget([streams])
   assert.ok(part_ms > 10 && part_ms < 20)
