@@ -2,9 +2,9 @@
 // structural tag format.
 
 import { type CallShape, triggerOf } from '../grammar/call-shape.ts'
-import type { GrammarSpec } from '../grammar/session.ts'
+import type { GrammarSpec, NamedSchema } from '../grammar/session.ts'
 import type { Thoughts } from './learn-thoughts.ts'
-import type { ToolPlan } from './tool-choice.ts'
+import { relaxedPlan, type ToolPlan } from './tool-choice.ts'
 import { type CallSyntax, callsMax, type ToolFormat } from './tool-formats.ts'
 
 type Schema = Record<string, unknown>
@@ -41,7 +41,22 @@ export function answerGrammar(
   const answer = thoughts?.answer.open ?? ''
   if (!plan && thinking === 'never' && answer === '') return json
   const tag = withThoughts(body(json, plan, format, thinking, thoughts), thinking, thoughts)
-  return { kind: 'structural_tag', tag: { type: 'structural_tag', format: tag } }
+  const relaxed = plan && relaxedPlan(plan)
+  return {
+    kind: 'structural_tag',
+    tag: { type: 'structural_tag', format: tag },
+    schemas: schemasOf(json, plan),
+    ...(relaxed && { relaxed: answerGrammar(json, relaxed, format, thinking, thoughts)! }),
+  }
+}
+
+function schemasOf(json: JsonFormat | null, plan: ToolPlan | null): NamedSchema[] {
+  const answer =
+    json?.kind === 'json_schema'
+      ? [{ of: 'response_format', param: 'response_format.json_schema.schema', schema: json.schema }]
+      : []
+  const tools = plan?.callable ?? []
+  return [...answer, ...tools.map(({ name, schema, param }) => ({ of: `the tool '${name}'`, param, schema }))]
 }
 
 function body(

@@ -1,6 +1,7 @@
 // Resolves tools and tool_choice: which tools an answer may call, how often, and the schemas of their arguments.
 import type { ChatRequest, Tool } from '../../contract/chat.ts'
 import { ApiError } from '../../contract/errors.ts'
+import { costlyPaths } from '../grammar/schema-check.ts'
 import { schemaRules } from '../grammar/schema-rules.ts'
 import { type TemplateTool, templateTool } from './messages.ts'
 import { isWithinBounds } from './template.ts'
@@ -10,10 +11,19 @@ export interface ToolPlan {
   /** Tools in the prompt. */
   shown: TemplateTool[]
   /** Tools that the answer may call. */
-  callable: { name: string; schema: Record<string, unknown> }[]
+  callable: CallableTool[]
   /** Whether it must call one. */
   required: boolean
   calls_max: number
+}
+
+interface CallableTool {
+  name: string
+  schema: Record<string, unknown>
+  /** Whether its arguments must match the schema, whatever that costs. */
+  strict: boolean
+  /** The field of the request with its schema. */
+  param: string
 }
 
 const anyObject = { type: 'object', additionalProperties: true }
@@ -49,9 +59,7 @@ export function planTools(
   if (tools.length === 0 || choice === 'none') return null
   const named = typeof choice === 'object' ? choice.function.name : null
   const callable = tools.flatMap((tool, index) =>
-    named === null || tool.function.name === named
-      ? [{ name: tool.function.name, schema: argumentsSchema(tool, index), strict: tool.function.strict === true }]
-      : [],
+    named === null || tool.function.name === named ? [callableTool(tool, index)] : [],
   )
   if (callable.length === 0)
     throw new ApiError('invalid_request', `tool_choice names '${named}', which is not one of the tools.`, {
@@ -86,8 +94,25 @@ export function requireEnforceable(schema: unknown, param: string): void {
   }
 }
 
-function argumentsSchema({ function: { parameters, strict } }: Tool, index: number): Record<string, unknown> {
+function callableTool(tool: Tool, index: number): CallableTool {
+  const { name, strict } = tool.function
   const param = `tools.${index}.function.parameters`
+  return { name, schema: argumentsSchema(tool, param), strict: strict === true, param }
+}
+
+/** The plan with any arguments for costly tools that are not strict, else for all that are not; null if there are none. */
+export function relaxedPlan(plan: ToolPlan): ToolPlan | null {
+  const open = plan.callable.filter(({ strict, schema }) => !strict && schema !== anyObject && schema !== noArguments)
+  if (open.length === 0) return null
+  const costly = open.filter(({ schema }) => costlyPaths(schema).length > 0)
+  const relaxed = costly.length > 0 ? costly : open
+  return {
+    ...plan,
+    callable: plan.callable.map((tool) => (relaxed.includes(tool) ? { ...tool, schema: anyObject } : tool)),
+  }
+}
+
+function argumentsSchema({ function: { parameters, strict } }: Tool, param: string): Record<string, unknown> {
   if (!parameters) return noArguments
   if (parameters.type !== undefined && parameters.type !== 'object')
     throw new ApiError('invalid_request', "A tool's parameters must be a schema of type 'object'.", { param })
@@ -98,9 +123,7 @@ function argumentsSchema({ function: { parameters, strict } }: Tool, index: numb
 }
 
 /** All schemas become one grammar. Beyond the size limit the largest non-strict schemas are relaxed to any object. */
-function withinBudget(
-  callable: { name: string; schema: Record<string, unknown>; strict: boolean }[],
-): ToolPlan['callable'] {
+function withinBudget(callable: CallableTool[]): CallableTool[] {
   const sizes = callable.map(({ schema }) => JSON.stringify(schema).length)
   let total = sizes.reduce((sum, size) => sum + size, 0)
   const relaxed = new Set<number>()
@@ -112,7 +135,7 @@ function withinBudget(
     relaxed.add(index)
     total -= sizes[index]!
   }
-  return callable.map(({ name, schema }, index) => ({ name, schema: relaxed.has(index) ? anyObject : schema }))
+  return callable.map((tool, index) => (relaxed.has(index) ? { ...tool, schema: anyObject } : tool))
 }
 
 /** Whether a schema has no arguments and does not allow unnamed ones. */

@@ -147,13 +147,12 @@ export class GrammarWorker {
   }
 
   /** Compiles a grammar once. Returns the CPU time of that, in milliseconds. Rejects with JobFailed. */
-  compile(grammar: string, source: GrammarSource): Promise<number> {
-    const { limits } = this.options
+  compile(grammar: string, source: GrammarSource, limit_ms = this.options.limits.compile_ms): Promise<number> {
     let compilation = this.compiled.get(grammar)
     if (compilation !== undefined) this.compiled.delete(grammar)
     else {
       this.forgetOldest()
-      compilation = this.request({ kind: 'compile', job: nextJob(), grammar, source }, limits.compile_ms).then(
+      compilation = this.request({ kind: 'compile', job: nextJob(), grammar, source }, limit_ms).then(
         ({ elapsed_ms }) => elapsed_ms,
       )
       compilation.catch(() => this.compiled.delete(grammar))

@@ -64,8 +64,18 @@ export function createSession(initial: SessionState, onClose: () => void): Worke
 
 // Constraint on an answer while it is decoded.
 
-/** `tag` is XGrammar's structural tag: `{ type: 'structural_tag', format }`. */
+/**
+ * `tag` is XGrammar's structural tag: `{ type: 'structural_tag', format }`. `relaxed` stands in for it if it is too
+ * costly or cannot be enforced.
+ */
 export type GrammarSpec =
   | { kind: 'json_object' }
   | { kind: 'json_schema'; schema: Record<string, unknown> }
-  | { kind: 'structural_tag'; tag: object }
+  | { kind: 'structural_tag'; tag: object; schemas?: readonly NamedSchema[]; relaxed?: GrammarSpec }
+
+/** A schema of the request, for errors. `param`: the field that has it. */
+export interface NamedSchema {
+  of: string
+  param: string
+  schema: unknown
+}

@@ -3,7 +3,7 @@
 // that they block.
 import { ApiError } from '../../contract/errors.ts'
 import { GrammarWorker, JobFailed, nextJob, type SessionState } from './host.ts'
-import { createSession, type GrammarSession, type WorkerSession } from './session.ts'
+import { createSession, type GrammarSession, type NamedSchema, type WorkerSession } from './session.ts'
 import { createSessionMemory, type VocabData } from './session-memory.ts'
 import { Trials } from './trials.ts'
 import { createVerdicts, type Verdict, type Verdicts } from './verdicts.ts'
@@ -13,6 +13,8 @@ export const defaultLimits = {
   /** Time limits of a worker's start, a compile, a probe and a mask: CPU time, except that of the start. */
   start_ms: 30_000,
   compile_ms: 6_000,
+  /** Limit of a compile if another grammar can stand in for this one. */
+  short_compile_ms: 1_000,
   probe_ms: 1_500,
   mask_ms: 1_000,
   /** Masks computed in a probe. */
@@ -38,12 +40,15 @@ export const defaultLimits = {
 }
 export type GrammarLimits = typeof defaultLimits
 
-interface GrammarRequest {
+export interface GrammarRequest {
   account: string
   key: string
   source: GrammarSource
   isTrusted: boolean
-  costlyPaths: () => string[]
+  /** False if another grammar can stand in for it. */
+  mayTakeLong: boolean
+  /** The schemas to simplify, with pointers into them. */
+  costlyParts: () => (NamedSchema & { paths: string[] })[]
 }
 
 interface ServedSession extends WorkerSession {
@@ -248,9 +253,10 @@ export class VocabGrammars {
   private async runTrial(worker: GrammarWorker, request: GrammarRequest): Promise<Verdict> {
     // Most grammars are cheap: start the shared worker meanwhile.
     this.ensureSharedWorker()
-    let stage = `it takes more than ${this.limits.compile_ms} ms to compile, or more memory than a grammar may use`
+    const limit_ms = request.mayTakeLong ? this.limits.compile_ms : this.limits.short_compile_ms
+    let stage = `it takes more than ${limit_ms} ms to compile, or more memory than a grammar may use`
     try {
-      const compile_ms = await worker.compile(request.key, request.source)
+      const compile_ms = await worker.compile(request.key, request.source, limit_ms)
       stage = 'its masks take too long'
       const { slowest_ms, stuck } = await worker.probe(request.key)
       if (stuck)
@@ -309,11 +315,18 @@ export class VocabGrammars {
 }
 
 function tooCostly(request: GrammarRequest, reason: string): ApiError {
-  const paths = request.costlyPaths()
-  const what = paths.length > 0 ? `Simplify ${paths.join(', ')}.` : 'Use fewer alternatives and less nesting.'
-  return new ApiError('schema_not_enforceable', `The schema is too costly to enforce: ${reason}. ${what}`, {
-    details: { paths },
-  })
+  const parts = request.costlyParts()
+  const paths = parts.flatMap(({ paths }) => paths)
+  const named = [...new Set(parts.map(({ of }) => of))].filter((of) => of !== '')
+  const which = named.length > 0 ? ` of ${named.join(', ')}` : ''
+  const what = paths.length > 0 ? `Simplify ${paths.join(', ')}` : 'Use fewer alternatives and less nesting'
+  const param = parts.find(({ param }) => param !== '')?.param
+  const orElse = param?.startsWith('tools.') ? ', or leave out "strict"' : ''
+  return new ApiError(
+    'schema_not_enforceable',
+    `The schema${which} is too costly to enforce: ${reason}. ${what}${orElse}.`,
+    { details: { paths }, ...(param !== undefined && { param }) },
+  )
 }
 
 async function untilAborted<T>(work: Promise<T>, signal: AbortSignal | undefined): Promise<T> {

@@ -4,12 +4,14 @@ import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
 import { after, test } from 'node:test'
 import type { ApiError } from '../../../contract/errors.ts'
+import { prepareConversation } from '../../../engine/chat/conversation.ts'
 import { writeEbnf } from '../../../engine/grammar/ebnf.ts'
 import { createGrammars, type GrammarSession } from '../../../engine/grammar/grammars.ts'
 import { schemaRules } from '../../../engine/grammar/schema-rules.ts'
 import { allowed } from '../../support/allowed-time.ts'
 import { until } from '../../support/client.ts'
 import { full } from '../../support/full.ts'
+import { ask, modelOf } from './chat-models.ts'
 import { person, refused } from './grammar-schemas.ts'
 import { allowedTokens, nextMask, realVocab, seeded, walk } from './grammar-walk.ts'
 
@@ -182,6 +184,42 @@ test('ten costly schemas of an account delay others by a slice, and end as their
   const again = await ask(small(11), 'one')
   again.close()
   assert.ok(performance.now() - began < allowed(most_ms), 'aborted trials free their slots')
+  await grammars.close()
+})
+
+test('a costly tool that is not strict takes any object soon, the others stay enforced, and a strict one is named', async () => {
+  const grammars = createGrammars({ compile_ms: 300, short_compile_ms: 300 })
+  const tool = (name: string, parameters: object, strict: boolean) => ({
+    type: 'function',
+    function: { name, strict, parameters: { type: 'object', additionalProperties: false, ...parameters } },
+  })
+  const tools = (strict: boolean) => [
+    tool('cheap', { properties: { count: { type: 'integer' } }, required: ['count'] }, false),
+    tool('costly', { properties: { text: hostile['a slow pattern'] }, required: ['text'] }, strict),
+  ]
+  const openFor = (strict: boolean) => {
+    const { grammar } = prepareConversation(modelOf('qwen2.5'), ask({ tools: tools(strict), tool_choice: 'required' }))
+    return grammars.open(vocab, grammar!)
+  }
+  for (const [call, next, isAllowed] of [
+    ['costly", "arguments": {"anything', '":', true],
+    ['cheap", "arguments": {"count": ', '1', true],
+    ['cheap", "arguments": {"count": ', '"', false],
+  ] as const) {
+    const session = await openFor(false)
+    for (const token of vocab.tokenize(`<tool_call>\n{"name": "${call}`)) {
+      assert.ok(allowedTokens(await nextMask(session), vocab.size).includes(token), call)
+      session.accept(token)
+    }
+    const [token] = vocab.tokenize(next)
+    assert.equal(allowedTokens(await nextMask(session), vocab.size).includes(token!), isAllowed, `${call}${next}`)
+    session.close()
+  }
+  await assert.rejects(openFor(true), (error: ApiError) => {
+    assert.match(error.message, /of the tool 'costly' is too costly .*Simplify \/properties\/text\/pattern, or leave/)
+    assert.deepEqual([error.code, error.param], ['schema_not_enforceable', 'tools.1.function.parameters'])
+    return true
+  })
   await grammars.close()
 })
 
