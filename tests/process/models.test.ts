@@ -34,7 +34,7 @@ before(async () => {
   const description = path.join(bases, merging, 'model.json')
   const described = JSON.parse(readFileSync(description, 'utf8'))
   writeFileSync(description, JSON.stringify({ ...described, id: merging, merges_adapters: true }))
-  app = await startApp({ TUNERY_MAX_ADAPTER_MB: '40', TUNERY_MODELS_DIR: bases })
+  app = await startApp({ TUNERY_MAX_ADAPTER_MB: '40', TUNERY_MODELS_DIR: bases, TUNERY_SHARE_LINKS: 'on' })
   dataset = (await app.upload(colourRows(16))).body.id
   trained = await app.colourModel()
   zips = mkdtempSync(path.join(os.tmpdir(), 'tunery-zips-'))
@@ -304,13 +304,15 @@ test('answers to requests that differ from the training say so', async () => {
   const user = { role: 'user', content: 'code of blue?' }
   const say = (content: string) => ({ messages: [{ role: 'system', content }, user] })
   const tools = [{ type: 'function', function: { name: 'find' } }]
-  const warnings = async (body: object, path = '/chat/completions') => {
-    const answer = await fetch(`${app.url}${path}`, {
+  const post = (path: string, body: object) =>
+    fetch(`${app.url}${path}`, {
       method: 'POST',
       headers: { authorization: `Bearer ${app.key}`, 'content-type': 'application/json' },
-      body: JSON.stringify({ model: 'asked', max_tokens: 1, ...body }),
+      body: JSON.stringify(body),
     })
-    assert.equal(answer.status, 200, await answer.clone().text())
+  const warnings = async (body: object, path = '/chat/completions', status = 200) => {
+    const answer = await post(path, { model: 'asked', max_tokens: 1, ...body })
+    assert.equal(answer.status, status, await answer.clone().text())
     await answer.text()
     return answer.headers.get('x-warnings')
   }
@@ -320,9 +322,46 @@ test('answers to requests that differ from the training say so', async () => {
   assert.equal(await warnings({ messages: [user], stream: true }), 'system_prompt_missing')
   assert.equal(await warnings({ prompt: 'code of blue?' }, '/completions'), 'template_missing')
   assert.equal(await warnings({ input: 'code of blue?', max_tokens: undefined }, '/responses'), 'system_prompt_missing')
+  const both = [{ messages: [user] }, say(system)]
+  assert.equal(await warnings({ requests: both }, '/chat/completions/batch'), 'system_prompt_missing')
+  // It is there before the model answers, as a stream that waits for it begins with keepalives.
+  const failed = await warnings({ messages: [user], logit_bias: { 1e6: 1 } }, '/chat/completions', 400)
+  assert.equal(failed, 'system_prompt_missing')
   assert.equal(await warnings({ messages: [user], model: tiny }), null, 'a base has no training here')
   // Colours were trained without a system prompt.
   assert.equal(await warnings({ ...say(system), model: trained }), 'system_prompt_untrained')
+
+  const { link } = (await app.api('POST', `/fine-tuning/models/${id}/shares`, {})).body
+  const visitors = await post('/share/chat', { token: link.split('#')[1], messages: [user] })
+  assert.deepEqual([visitors.status, visitors.headers.get('x-warnings')], [200, 'system_prompt_missing'])
+  const requests = [{ messages: [user] }, say(system)].map((body, index) => ({
+    custom_id: `${index}`,
+    method: 'POST',
+    url: '/v1/chat/completions',
+    body: { model: 'asked', max_tokens: 1, ...body },
+  }))
+  const form = new FormData()
+  form.set('purpose', 'batch')
+  form.set('file', new File([requests.map((each) => JSON.stringify(each)).join('\n')], 'requests.jsonl'))
+  const headers = { authorization: `Bearer ${app.key}` }
+  const file = (await (await fetch(`${app.url}/files`, { method: 'POST', headers, body: form })).json()) as {
+    id: string
+  }
+  const fields = { input_file_id: file.id, endpoint: '/v1/chat/completions', completion_window: '24h' }
+  const { body: batch } = await app.api('POST', '/batches', fields)
+  const output = await until(
+    'the batch',
+    async () => (await app.api('GET', `/batches/${batch.id}`)).body.output_file_id,
+  )
+  const results = await (await fetch(`${app.url}/files/${output}/content`, { headers })).text()
+  const warned = new Map(
+    results
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line))
+      .map((line) => [line.custom_id, line.response.warnings]),
+  )
+  assert.deepEqual([warned.get('0'), warned.get('1')], [['system_prompt_missing'], undefined])
 
   const template = path.join(bases, tiny, 'hf/chat_template.jinja')
   writeFileSync(template, `${readFileSync(template, 'utf8')}{# later #}`)

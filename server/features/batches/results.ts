@@ -4,12 +4,13 @@ import { createWriteStream, ftruncateSync, mkdirSync, writeSync } from 'node:fs'
 import { type FileHandle, open, rename } from 'node:fs/promises'
 import path from 'node:path'
 import { finished } from 'node:stream/promises'
+import type { AnswerWarning } from '../../../contract/inference.ts'
 import { newId } from '../../../lib/ids.ts'
 import { readNumberedJsonl } from '../../../lib/jsonl.ts'
 
 /** What one request led to: an answer of any status, or the reason why it was not asked. */
 export type Result =
-  | { custom_id: string; request_id: string; status: number; body: string }
+  | { custom_id: string; request_id: string; status: number; body: string; warnings?: AnswerWarning[] }
   | { custom_id: string; error: { code: string; message: string } }
 
 export interface Tokens {
@@ -182,6 +183,7 @@ function parseEntry(json: string): Entry | undefined {
 function toLine(result: Result): string {
   const head = `{"id":"${newId('batch_req')}","custom_id":${JSON.stringify(result.custom_id)}`
   if ('error' in result) return `${head},"response":null,"error":${JSON.stringify(result.error)}}`
-  const { status, request_id, body } = result
-  return `${head},"response":{"status_code":${status},"request_id":"${request_id}","body":${body}},"error":null}`
+  const { status, request_id, body, warnings = [] } = result
+  const also = warnings.length > 0 ? `"warnings":${JSON.stringify(warnings)},` : ''
+  return `${head},"response":{"status_code":${status},"request_id":"${request_id}",${also}"body":${body}},"error":null}`
 }

@@ -327,8 +327,9 @@ async function answer(
     const { error } = answered
     return { result: { custom_id, request_id, status: error.status, body: JSON.stringify(errorBody(error, true)) } }
   }
-  const { bytes, counts } = answered
-  return { result: { custom_id, request_id, status: 200, body: bytes.toString('utf8').trim() }, tokens: counts }
+  const { bytes, counts, warnings } = answered
+  const result = { custom_id, request_id, status: 200, body: bytes.toString('utf8').trim(), warnings }
+  return { result, tokens: counts }
 }
 
 /** Turns the results into files of the account and ends the batch, in one transaction. */

@@ -7,6 +7,7 @@ import { ChatRequest } from '../../../contract/chat.ts'
 import { CompletionRequest } from '../../../contract/completions.ts'
 import { EmbeddingsRequest } from '../../../contract/embeddings.ts'
 import { ApiError } from '../../../contract/errors.ts'
+import type { AnswerWarning } from '../../../contract/inference.ts'
 import { validationError } from '../../platform/http/validation.ts'
 import type { Turn } from '../../platform/queue/worker.ts'
 import { ReplicaFailure, type TokenCounts } from '../serving/index.ts'
@@ -64,14 +65,18 @@ export async function askInBackground(
   operation: BackgroundOperation,
   { caller, request_id, body }: BackgroundRequest,
   signal: AbortSignal,
-): Promise<{ bytes: Buffer; counts: TokenCounts } | { error: ApiError }> {
+): Promise<{ bytes: Buffer; counts: TokenCounts; warnings: AnswerWarning[] } | { error: ApiError }> {
   const parsed = schemas[operation.kind].safeParse({ ...body, stream: undefined, stream_options: undefined })
   if (!parsed.success) return { error: validationError(parsed.error.issues, 'request') }
   const request = { caller, request_id, body: parsed.data, text: undefined, stream: false, background: true }
   await yieldToOthers(inference, turn, caller.account_id, parsed.data.model)
   const ask = async () => {
-    const { response, meter } = await inference.answer(operation, request, signal)
-    return meterFullResponse(response, meter)
+    let warnings: AnswerWarning[] = []
+    const warn = (codes: AnswerWarning[]) => {
+      warnings = codes
+    }
+    const { response, meter } = await inference.answer(operation, { ...request, warn }, signal)
+    return { ...meterFullResponse(response, meter), warnings }
   }
   let isolation: Isolation | undefined
   for (let tries = 1, failures = 0; ; tries++) {

@@ -1,7 +1,7 @@
 // Inference: the API that answers requests, and how it is called from within. What the rest of the service may import.
 export { askInBackground, backgroundOperations, TurnOver, yieldToOthers } from './background.ts'
 export { type Aborts, createAborts } from './gateway/aborts.ts'
-export { meterFullResponse, relayStream } from './gateway/relay.ts'
+export { meterFullResponse, relayStream, warningHeader } from './gateway/relay.ts'
 export { chat } from './gateway/routes.ts'
 export { openSseResponse } from './gateway/sse-response.ts'
 export type { ModelAliases } from './resolve.ts'

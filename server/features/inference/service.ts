@@ -50,6 +50,8 @@ export interface InferenceRequest {
   prompt_tokens_max?: number
   /** The span of the HTTP request, if it is traced. */
   span?: Span | null
+  /** Called before the model is asked, which may take minutes, if the request differs from its training. */
+  warn?(warnings: AnswerWarning[]): void
 }
 
 interface Options {
@@ -186,20 +188,21 @@ export class Inference {
   }
 
   /**
-   * Runs a request; resolves with the full response or with the start of its stream, and with how the request differs
-   * from the model's training. The caller must release the response and end the meter. Throws an ApiError.
+   * Runs a request; resolves with the full response or with the start of its stream. The caller must release the
+   * response and end the meter. Throws an ApiError.
    */
   async answer(
     { kind, path }: Operation,
     request: InferenceRequest,
     signal: AbortSignal,
-  ): Promise<{ response: PoolResponse; meter: Meter; warnings: AnswerWarning[] }> {
+  ): Promise<{ response: PoolResponse; meter: Meter }> {
     const { engine, pools, mergedAdapters, pricing, metrics, pictureFetcher } = this.options
     const { caller, request_id, stream, background = false, prompt_tokens_max, span } = request
     const { account_id, key_id } = caller
     const { model } = request.body
     const { model_id, base_model_id, target, deployment_id, trained } = await this.resolve(account_id, model, span)
     const warnings = answerWarnings(trained, kind, request.body)
+    if (warnings.length > 0) request.warn?.(warnings)
     const set = deployment_id === undefined ? undefined : this.replicaSet(deployment_id)
     const upstream = pools.hasUpstream(target.base.id)
     let { body, text } = request
@@ -244,7 +247,7 @@ export class Inference {
       // Dedicated replicas serve what they have verified, and nothing merged since.
       const response = await (set ? attempt(target) : mergedAdapters.run(account_id, target, attempt))
       observer.answered(response)
-      return { response, meter, warnings }
+      return { response, meter }
     } catch (error) {
       observer.failed(signal.aborted ? 'client_left' : 'failed')
       // A client that disconnected before the response still used the engine.

@@ -12,6 +12,7 @@ import {
   meterFullResponse,
   openSseResponse,
   relayStream,
+  warningHeader,
 } from '../inference/index.ts'
 import { busy, type LiveShare, type Sharing, unknownLink } from './service.ts'
 
@@ -72,6 +73,7 @@ export function createSharedChat({ running, sharing, inference, limits, aborts }
             stream: isStream,
             shown_name: shownName,
             prompt_tokens_max: sharedPromptTokensMax,
+            warn: warningHeader(reply),
           },
           signal,
         )

@@ -1,6 +1,7 @@
 // Relays a replica's response to the client, with backpressure for streams, and meters it.
 
 import type { Writable } from 'node:stream'
+import type { FastifyReply } from 'fastify'
 import { ApiError, errorBody } from '../../../../contract/errors.ts'
 import type { AnswerWarning } from '../../../../contract/inference.ts'
 import { clientTimeouts } from '../../../../lib/http/client-timeouts.ts'
@@ -8,35 +9,34 @@ import { findUsage, type PoolResponse, type TokenCounts } from '../../serving/in
 import type { Meter } from '../meter.ts'
 import { createSseParser } from './sse-parser.ts'
 
-/** The client's `stream_options`, and the warnings of the answer. */
-export type StreamOptions = { include_usage?: boolean | null | undefined; warnings?: readonly AnswerWarning[] }
+/** The client's `stream_options`. */
+export type StreamOptions = { include_usage?: boolean | null | undefined }
 
 const noTokens: TokenCounts = { prompt_tokens: 0, completion_tokens: 0, cached_tokens: 0 }
 
 /**
  * The headers that every answer of a model carries. Server-Timing: time spent waiting for a first replica to start, for
- * the model to load and in queues, here and in the engine. X-Weights: which weights answered. X-Warnings: how the
- * request differs from the training of the model.
+ * the model to load and in queues, here and in the engine. X-Weights: which weights answered.
  */
-export function answerHeaders(
-  {
-    load_ms,
-    queue_ms,
-    start_ms,
-    headers,
-    weights,
-  }: Pick<PoolResponse, 'load_ms' | 'queue_ms' | 'start_ms' | 'headers' | 'weights'>,
-  warnings: readonly AnswerWarning[] = [],
-): Record<string, string> {
+export function answerHeaders({
+  load_ms,
+  queue_ms,
+  start_ms,
+  headers,
+  weights,
+}: Pick<PoolResponse, 'load_ms' | 'queue_ms' | 'start_ms' | 'headers' | 'weights'>): Record<string, string> {
   const inEngine_ms = Number(headers['x-queue-ms']) || 0
   const start = start_ms ? `start;dur=${start_ms.toFixed(1)}, ` : ''
   const queue = (queue_ms + inEngine_ms).toFixed(1)
   return {
     'server-timing': `${start}load;dur=${load_ms.toFixed(1)}, queue;dur=${queue}`,
     ...(weights && { 'x-weights': weights }),
-    ...(warnings.length > 0 && { 'x-warnings': warnings.join(', ') }),
   }
 }
+
+/** Sets X-Warnings: how the request differs from the training of the model. */
+export const warningHeader = (reply: FastifyReply) => (warnings: Iterable<AnswerWarning>) =>
+  void reply.header('x-warnings', [...warnings].join(', '))
 
 /** Meters a full response and returns its bytes and token counts. */
 export function meterFullResponse(response: PoolResponse, meter: Meter): { bytes: Buffer; counts: TokenCounts } {
@@ -65,7 +65,7 @@ export function relayStream(
   const parser = createSseParser(options.include_usage === true)
   // Its first event has come.
   meter.firstToken()
-  const out = sseResponse.start(answerHeaders(response, options.warnings))
+  const out = sseResponse.start(answerHeaders(response))
   /** Tokens used so far: the stream's own usage if it sent one, otherwise counted from its events. */
   const counts = (): TokenCounts =>
     response.usage?.() ??

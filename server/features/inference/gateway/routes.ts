@@ -2,7 +2,7 @@ import type { FastifyInstance } from 'fastify'
 import { type ChatRequest, chatBatch, chatCompletions } from '../../../../contract/chat.ts'
 import { type CompletionRequest, completions } from '../../../../contract/completions.ts'
 import { type EmbeddingsRequest, embeddings } from '../../../../contract/embeddings.ts'
-import { getCallableModel, listCallableModels } from '../../../../contract/inference.ts'
+import { type AnswerWarning, getCallableModel, listCallableModels } from '../../../../contract/inference.ts'
 import { type Limits, rateLimitError } from '../../../platform/http/limits.ts'
 import { answered, type Call, mount } from '../../../platform/http/mount.ts'
 import type { StoredCompletions } from '../../stored-completions/index.ts'
@@ -10,7 +10,7 @@ import type { Inference, Operation } from '../service.ts'
 import type { Aborts } from './aborts.ts'
 import { answerBatch } from './batch.ts'
 import type { FailureCounter } from './failures.ts'
-import { answerHeaders, meterFullResponse, relayStream } from './relay.ts'
+import { answerHeaders, meterFullResponse, relayStream, warningHeader } from './relay.ts'
 import { openSseResponse, startThrough } from './sse-response.ts'
 import { createStoredStream } from './stored-stream.ts'
 
@@ -62,14 +62,15 @@ export function inferenceRoutes(app: FastifyInstance, { inference, stored, limit
       text: request.bodyText ?? undefined,
       stream,
       span: request.span,
+      warn: warningHeader(reply),
     }
     if (stream) {
       const sseResponse = openSseResponse(reply)
       try {
-        const { response, meter, warnings } = await inference
+        const { response, meter } = await inference
           .answer(operation, inferenceRequest, signal)
           .catch(aborts.asReason(signal))
-        const options = { ...(call.body as ChatRequest).stream_options, warnings }
+        const options = (call.body as ChatRequest).stream_options ?? {}
         if (kept) {
           const events = createStoredStream(
             (answer) => stored.save(account_id, kept, () => answer),
@@ -87,10 +88,10 @@ export function inferenceRoutes(app: FastifyInstance, { inference, stored, limit
       }
       return answered
     }
-    const { response, meter, warnings } = await inference
+    const { response, meter } = await inference
       .answer(operation, inferenceRequest, signal)
       .catch(aborts.asReason(signal))
-    const headers = answerHeaders(response, warnings)
+    const headers = answerHeaders(response)
     const { bytes } = meterFullResponse(response, meter)
     if (kept) await stored.save(account_id, kept, () => JSON.parse(bytes.toString('utf8')))
     reply.headers(headers).type('application/json; charset=utf-8').send(bytes)
@@ -104,6 +105,11 @@ export function inferenceRoutes(app: FastifyInstance, { inference, stored, limit
   mount(app, embeddings, (call) => answer(call, embedding))
   mount(app, chatBatch, async ({ caller, body, request, reply }) => {
     const signal = aborts.forRequest(reply)
+    const warnings = new Set<AnswerWarning>()
+    const warn = (more: AnswerWarning[]) => {
+      for (const warning of more) warnings.add(warning)
+      warningHeader(reply)(warnings)
+    }
     const answerOne = async (chatRequest: ChatRequest, index: number) => {
       const inferenceRequest = {
         caller,
@@ -112,6 +118,7 @@ export function inferenceRoutes(app: FastifyInstance, { inference, stored, limit
         text: undefined,
         stream: false,
         span: request.span,
+        warn,
       }
       const { response, meter } = await inference.answer(chat, inferenceRequest, signal)
       return meterFullResponse(response, meter)

@@ -10,7 +10,7 @@ import {
 import { answered, mount } from '../../../platform/http/mount.ts'
 import type { Aborts } from '../gateway/aborts.ts'
 import type { FailureCounter } from '../gateway/failures.ts'
-import { answerHeaders, meterFullResponse, relayStream } from '../gateway/relay.ts'
+import { answerHeaders, meterFullResponse, relayStream, warningHeader } from '../gateway/relay.ts'
 import { chat } from '../gateway/routes.ts'
 import { openSseResponse, startThrough } from '../gateway/sse-response.ts'
 import type { Inference } from '../service.ts'
@@ -45,14 +45,22 @@ export function responseRoutes(app: FastifyInstance, { inference, responses, abo
       inference
         .answer(
           chat,
-          { caller, request_id: request.id, body: chatBody, text: undefined, stream, span: request.span },
+          {
+            caller,
+            request_id: request.id,
+            body: chatBody,
+            text: undefined,
+            stream,
+            span: request.span,
+            warn: warningHeader(reply),
+          },
           signal,
         )
         .catch((error) => aborts.asReason(signal)(renamed(error, tools)))
 
     if (!stream) {
-      const { response, meter, warnings } = await ask()
-      const headers = answerHeaders(response, warnings)
+      const { response, meter } = await ask()
+      const headers = answerHeaders(response)
       const answer = JSON.parse(meterFullResponse(response, meter).bytes.toString('utf8')) as ChatResponse
       const { message, finish_reason } = answer.choices[0]!
       const { content, reasoning_content, tool_calls } = message
@@ -67,10 +75,10 @@ export function responseRoutes(app: FastifyInstance, { inference, responses, abo
 
     const sseResponse = openSseResponse(reply)
     try {
-      const { response, meter, warnings } = await ask()
+      const { response, meter } = await ask()
       const events = createResponseStream(builder, () => save(builder.response), now)
       const through = startThrough(events, sseResponse, request.log)
-      await relayStream(response, through, meter, { include_usage: true, warnings }, signal)
+      await relayStream(response, through, meter, { include_usage: true }, signal)
     } catch (error) {
       if (reply.raw.headersSent) failures.countLate(account_id, body.model, error)
       sseResponse.fail(error)
