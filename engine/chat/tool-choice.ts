@@ -100,7 +100,7 @@ function callableTool(tool: Tool, index: number): CallableTool {
   return { name, schema: argumentsSchema(tool, param), strict: strict === true, param }
 }
 
-/** The plan with any arguments for costly tools that are not strict, else for all that are not; null if there are none. */
+/** The plan with any arguments for costly tools that are not strict, else for all that are not; null without any. */
 export function relaxedPlan(plan: ToolPlan): ToolPlan | null {
   const open = plan.callable.filter(({ strict, schema }) => !strict && schema !== anyObject && schema !== noArguments)
   if (open.length === 0) return null

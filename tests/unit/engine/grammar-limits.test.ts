@@ -187,7 +187,7 @@ test('ten costly schemas of an account delay others by a slice, and end as their
   await grammars.close()
 })
 
-test('a costly tool that is not strict takes any object soon, the others stay enforced, and a strict one is named', async () => {
+test('a costly tool that is not strict takes any object, others stay enforced, a strict one is named', async () => {
   const grammars = createGrammars({ compile_ms: 300, short_compile_ms: 300 })
   const tool = (name: string, parameters: object, strict: boolean) => ({
     type: 'function',
