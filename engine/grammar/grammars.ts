@@ -17,8 +17,8 @@ export type { GrammarSession, GrammarSpec, GrammarVocab }
 
 export interface Grammars {
   /**
-   * Validates and compiles a grammar (or finds it in the cache) and opens a session: of `relaxed` where there is one and
-   * the grammar is too costly. Trials are scheduled round robin over the accounts. Throws ApiError:
+   * Validates and compiles a grammar (or finds it in the cache) and opens a session: of `relaxed` where there is one
+   * and the grammar is too costly. Trials are scheduled round robin over the accounts. Throws ApiError:
    * `schema_not_enforceable`, with what to change; `overloaded`, if too many costly grammars are in use or too many of
    * the account wait.
    */
