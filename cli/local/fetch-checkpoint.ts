@@ -2,6 +2,7 @@
 // must match the hub's hash.
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
+import { ApiError } from '../../contract/errors.ts'
 import { readConfig } from '../../server/config.ts'
 import {
   bytesIn,
@@ -12,6 +13,7 @@ import {
   listCheckpoint,
   type Source,
 } from '../../server/features/hub/index.ts'
+import { storageError } from '../../server/platform/storage/durable-files.ts'
 import { requireFreeDisk } from '../../server/platform/storage/free-disk.ts'
 import { Interrupted, UsageError } from '../support/errors.ts'
 import { createBar } from '../support/output.ts'
@@ -95,6 +97,11 @@ const isFinal = (error: unknown) => error instanceof DownloadFailed || error ins
 
 function problemOf(error: Error, { url }: Source, hasBegun: boolean): string {
   if (error instanceof DownloadFailed) return error.message
+  const full = error instanceof ApiError ? error : storageError(error)
+  if (full?.code === 'storage_full')
+    return hasBegun
+      ? 'the disk is full. What has come is kept: make room, and the same command continues.'
+      : 'the disk has no room for it. Make some, then run the same command again.'
   if (error instanceof HashMismatch) return `${url} sent a damaged file twice: ${error.message}. Try again later.`
   const advice = hasBegun
     ? 'what has come is kept: the same command continues'

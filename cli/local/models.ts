@@ -1,4 +1,14 @@
-import { existsSync, mkdirSync, readFileSync, renameSync, rmdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmdirSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import path from 'node:path'
 import { spawnChild } from '../../lib/child-process.ts'
 import { eightBitsFile, eightBitsRecord } from '../../lib/eight-bits.ts'
@@ -10,8 +20,8 @@ import { show } from '../support/output.ts'
 import { fetchCheckpoint } from './fetch-checkpoint.ts'
 import { ollamaFile } from './ollama.ts'
 
-/** Exit status of the Python program after it has printed its reason in one sentence. */
-const explainedStatus = 3
+/** Exit statuses of the Python program after it has printed its reason: of the base, and of this machine. */
+const [explainedStatus, laterStatus] = [3, 4]
 
 /** Adds a base model to the models folder, in the forms that the engine and the trainer read. */
 export async function addModel(
@@ -45,7 +55,10 @@ export async function addModel(
   const interrupt = () => interrupted.abort()
   for (const signal of endSignals) process.once(signal, interrupt)
   try {
-    if (!from) await fetchCheckpoint(id, temporary, interrupted.signal)
+    if (!from) {
+      await fetchCheckpoint(id, temporary, interrupted.signal)
+      keepDownload(temporary)
+    }
     const described = from?.startsWith(ollama) ? from : 'a GGUF file'
     const converters = path.join(root, '.local/llama/source')
     const source = from ? ['folder', '--source', path.resolve(from)] : ['hub', '--repo', id]
@@ -53,9 +66,17 @@ export async function addModel(
     const args = ['-m', 'trainer.cli.add_base', ...what, '--node', process.execPath, '--id', id, '--out', temporary]
     const status = await runPython(args, json ? process.stderr : process.stdout, interrupted.signal)
     if (status !== 0) {
-      rmSync(temporary, { recursive: true, force: true })
-      if (interrupted.signal.aborted) throw new Interrupted()
-      if (status !== explainedStatus) throw new UsageError(`${id} could not be added; see above.`)
+      // What is wrong with the files themselves is wrong the next time too.
+      const isFinal = status === explainedStatus && !interrupted.signal.aborted
+      const isKept = !isFinal && keepDownload(temporary)
+      const kept = isKept ? 'What was downloaded is kept: the same command continues.' : ''
+      if (!isKept) rmSync(temporary, { recursive: true, force: true })
+      if (interrupted.signal.aborted) throw new Interrupted(kept)
+      if (status !== explainedStatus && status !== laterStatus) {
+        const why = status === null ? 'the program was ended, as it is where memory is not enough' : 'see above'
+        throw new UsageError(`${id} could not be added: ${why}. ${kept}`.trim())
+      }
+      if (isKept) process.stderr.write(`${kept}\n`)
       process.exitCode = 2
       return
     }
@@ -69,6 +90,14 @@ export async function addModel(
     for (const empty of [temporary, path.dirname(temporary), folder]) removeEmpty(path.dirname(empty))
   }
   show(options, { id, folder }, `${id} is ready, in ${folder}.`)
+}
+
+/** Removes all but a checkpoint of the hub. Returns whether there is one. */
+function keepDownload(folder: string): boolean {
+  const kept = ['hf', 'revision']
+  const files = existsSync(folder) ? readdirSync(folder) : []
+  for (const name of files) if (!kept.includes(name)) rmSync(path.join(folder, name), { recursive: true, force: true })
+  return kept.every((name) => files.includes(name))
 }
 
 const endSignals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const

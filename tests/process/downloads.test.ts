@@ -314,6 +314,13 @@ test(
     assert.equal(cut.status, 2)
     assert.match(cut.stderr, /the connection to .* ended .*; what has come is kept: the same command continues\./)
     resetHub()
+    const converted = startCli(env, ['models', 'add', id])
+    await until('the conversion to begin', () => existsSync(path.join(folder, '.adding', id, 'model.gguf')))
+    converted.child.kill('SIGINT')
+    const during = await converted.ended
+    assert.equal(during.status, 130)
+    assert.match(during.stderr, /What was downloaded is kept: the same command continues\./)
+    assert.deepEqual(readdirSync(path.join(folder, '.adding', id)).sort(), ['hf', 'revision'])
     const both = await Promise.all([add(), add()])
     assert.deepEqual(both.map(({ status }) => status).sort(), [0, 2], both.map(({ stderr }) => stderr).join('\n'))
     assert.match(both.find(({ status }) => status)!.stderr, /is being added already/)

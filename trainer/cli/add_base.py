@@ -1,5 +1,6 @@
 """Adds a base for `./tunery models add`: `python -m trainer.cli.add_base KIND …`, where KIND is `gguf` (`add_gguf`), or
-one of `prepare_base`. Whatever fails is said in one sentence on stderr, and the status is EXIT_REPORTED.
+one of `prepare_base`. Whatever fails is said in one sentence on stderr, and the status is EXIT_REPORTED or
+EXIT_LATER.
 """
 
 import json
@@ -7,11 +8,11 @@ import sys
 from pathlib import Path
 
 from trainer.cli import add_gguf, prepare_base
-from trainer.runtime.errors import JobError, explain, without_paths
+from trainer.runtime.errors import passes, reason
 from trainer.runtime.protocol import exit_process
 
-# Exit status of a failure whose reason is printed.
-EXIT_REPORTED = 3
+# Exit statuses of failures whose reason is printed: of the base, and of this machine, where another try may succeed.
+EXIT_REPORTED, EXIT_LATER = 3, 4
 
 
 def add() -> None:
@@ -30,23 +31,6 @@ def add() -> None:
     return prepare_base.main()
 
 
-def reason(problem: BaseException) -> str:
-    """Why the base was not added, as one sentence for users."""
-    if type(problem) in (RuntimeError, SystemExit, JobError):
-        text = str(problem)
-    elif (known := explain(problem) if isinstance(problem, Exception) else None) and known.code != "internal":
-        full = known.code == "storage_full"
-        text = "The disk is full, or cannot be written" if full else "The machine's memory is not enough for it"
-    else:
-        # Copying a folder raises a list of what failed.
-        while isinstance(problem.args[0] if problem.args else None, list) and isinstance(problem, OSError):
-            problem = OSError(problem.args[0][0][-1])
-        lines = [line for line in str(problem).splitlines() if line.strip()]
-        what = f": {without_paths(lines[0].strip())[:300]}" if lines else ""
-        text = f"Its files cannot be read ({type(problem).__name__}{what})"
-    return f"{text.strip().rstrip('.')}."
-
-
 def main() -> None:
     """Adds the base that the command line describes, and ends the process."""
     try:
@@ -54,7 +38,7 @@ def main() -> None:
     except BaseException as problem:
         name = sys.argv[sys.argv.index("--id") + 1]
         print(f"{name} could not be added: {reason(problem)}", file=sys.stderr)
-        exit_process(EXIT_REPORTED)
+        exit_process(EXIT_LATER if passes(problem) else EXIT_REPORTED)
     exit_process(0)
 
 

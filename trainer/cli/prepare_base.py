@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.runtime.errors import without_paths
+from trainer.runtime.errors import described, doing, without_paths
 from trainer.runtime.files import atomic_write, sha256_of
 
 PROJECTOR = "mmproj.gguf"
@@ -101,7 +101,8 @@ def restore_base(model_id: str, out: Path) -> None:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The checkpoint's configuration, as its file has it."""
-    return json.loads((folder / "config.json").read_text())
+    with doing("Reading its config.json"):
+        return json.loads((folder / "config.json").read_text())
 
 
 def convert(out: Path, converters: Path, outtype: str = "auto") -> None:
@@ -117,7 +118,8 @@ def convert(out: Path, converters: Path, outtype: str = "auto") -> None:
         dequantize(hf)
         return
     if is_quantized(hf):
-        dequantize(hf)
+        with doing("Making its quantized weights whole"):
+            dequantize(hf)
     convert_to_gguf(out, converters, outtype)
 
 
@@ -148,7 +150,7 @@ def convert_to_gguf(out: Path, converters: Path, outtype: str = "auto") -> None:
         run_converter(converters, script, arguments)
     except Exception as problem:
         raise RuntimeError(
-            f"The part of the checkpoint that reads pictures cannot be converted ({architecture}): {problem}"
+            f"The part of the checkpoint that reads pictures cannot be converted ({architecture}): {described(problem)}"
         ) from problem
 
 
@@ -162,8 +164,7 @@ def _conversion_problem(architecture: str, problem: Exception) -> str:
         )
     if isinstance(problem, FileNotFoundError) or "Missing" in text:
         return f"The checkpoint ({architecture}) misses a file: {without_paths(text)}. Add it to the folder."
-    why = f"{type(problem).__name__}: {without_paths(text)}"
-    return f"The engine cannot read this checkpoint ({architecture}): {why[:300]}"
+    return f"The engine cannot read this checkpoint ({architecture}): {described(problem)}"
 
 
 def extract_folder(archive: zipfile.ZipFile, member: str, folder: Path) -> None:
@@ -188,13 +189,14 @@ def context_length(config: dict[str, Any]) -> int:
     """Context length of the language model, in tokens. Vision-language models describe it in a part of their
     configuration. Some leave out what is the default of their family.
     """
-    text = config.get("text_config", config)
-    for part in (text, config):
-        if "max_position_embeddings" in part:
-            return part["max_position_embeddings"]
-    from transformers import CONFIG_MAPPING
+    with doing("Reading how long its context is (max_position_embeddings in config.json)"):
+        text = config.get("text_config", config)
+        for part in (text, config):
+            if "max_position_embeddings" in part:
+                return part["max_position_embeddings"]
+        from transformers import CONFIG_MAPPING
 
-    return CONFIG_MAPPING[text["model_type"]]().max_position_embeddings
+        return CONFIG_MAPPING[text["model_type"]]().max_position_embeddings
 
 
 def describe(model_id: str, out: Path, source: str, converters: Path | None = None) -> dict[str, Any]:
@@ -207,7 +209,7 @@ def describe(model_id: str, out: Path, source: str, converters: Path | None = No
     projector = out / PROJECTOR
     parameters = 0
     for file in sorted((out / "hf").glob("*.safetensors")):
-        with safe_open(file, "pt") as tensors:
+        with doing(f"Reading the tensors of {file.name}"), safe_open(file, "pt") as tensors:
             for key in tensors.keys():  # noqa: SIM118 (no dict: it cannot be iterated)
                 count = 1
                 for size in tensors.get_slice(key).get_shape():
@@ -217,7 +219,8 @@ def describe(model_id: str, out: Path, source: str, converters: Path | None = No
     if converters and kind != "embedding":
         from trainer.model.targets import targets_of
 
-        layers = targets_of(out / "hf", converters)
+        with doing("Finding the layers that can be trained"):
+            layers = targets_of(out / "hf", converters)
     return {
         "id": model_id,
         "kind": kind,
@@ -232,21 +235,22 @@ def describe(model_id: str, out: Path, source: str, converters: Path | None = No
     }
 
 
-def check(out: Path, described: dict[str, Any], converters: Path, node: Path) -> dict[str, Any]:
+def check(out: Path, description: dict[str, Any], converters: Path, node: Path) -> dict[str, Any]:
     """Raises RuntimeError with a reason for the user if the engine does not compute what is in `out/hf`. Returns what
     `model.json` says of it, with `merges_adapters` where the engine cannot serve adapters of it.
     """
-    if described["kind"] == "embedding":
-        return described
+    if description["kind"] == "embedding":
+        return description
     from trainer.run.base_check import Engine, check_base
 
-    merged = check_base(out / "hf", out / described["gguf"], described, converters, Engine(node))
-    return {**described, **merged, "merges_adapters": True} if merged else described
+    with doing("Comparing what the engine and transformers compute"):
+        merged = check_base(out / "hf", out / description["gguf"], description, converters, Engine(node))
+    return {**description, **merged, "merges_adapters": True} if merged else description
 
 
-def write_description(out: Path, described: dict[str, Any]) -> None:
+def write_description(out: Path, description: dict[str, Any]) -> None:
     """Writes `model.json`, with which a base is complete."""
-    (out / "model.json").write_text(json.dumps(described, indent=2) + "\n")
+    (out / "model.json").write_text(json.dumps(description, indent=2) + "\n")
 
 
 def main() -> None:
@@ -295,10 +299,10 @@ def main() -> None:
                 "read and are not taken."
             )
         convert(args.out, args.converters, args.outtype)
-        described = describe(args.id, args.out, source, args.converters)
+        description = describe(args.id, args.out, source, args.converters)
         if args.node:
-            described = check(args.out, described, args.converters, args.node)
-        return write_description(args.out, described)
+            description = check(args.out, description, args.converters, args.node)
+        return write_description(args.out, description)
     write_description(args.out, describe(args.id, args.out, source, args.converters))
 
 

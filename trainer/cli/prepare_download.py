@@ -9,14 +9,17 @@ Node, has shown that the engine computes what transformers does. Ends when the p
 import argparse
 import contextlib
 import os
+import sys
+import traceback
 from pathlib import Path
 
 from trainer.cli.prepare_base import check, convert, describe, write_description
+from trainer.runtime.errors import reason
 from trainer.runtime.protocol import Protocol, run_program
 
 
-def main(_protocol: Protocol) -> None:
-    """Converts the checkpoint that the command line names. Raises RuntimeError with a reason for the user."""
+def main(_protocol: Protocol) -> int:
+    """Converts the checkpoint that the command line names. The last line on stderr says why that failed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--repo", required=True)
     parser.add_argument("--id", required=True)
@@ -28,9 +31,16 @@ def main(_protocol: Protocol) -> None:
     # Answers have priority.
     with contextlib.suppress(OSError):
         os.nice(10)
-    convert(args.out, args.converters)
-    described = describe(args.id, args.out, f"https://huggingface.co/{args.repo}", args.converters)
-    write_description(args.out, check(args.out, described, args.converters, args.node))
+    try:
+        convert(args.out, args.converters)
+        described = describe(args.id, args.out, f"https://huggingface.co/{args.repo}", args.converters)
+        write_description(args.out, check(args.out, described, args.converters, args.node))
+    except BaseException as problem:
+        traceback.print_exc()
+        # The service shows the last line.
+        print(reason(problem), file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

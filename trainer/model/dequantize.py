@@ -58,6 +58,8 @@ def dequantize(folder: Path) -> None:
     shutil.rmtree(whole, ignore_errors=True)
     whole.mkdir()
     write_checkpoint(whole, planned, SHARD_BYTES, lambda _: None)
+    # From here on the folder is not what the hub names: an interrupted `models add` begins again.
+    (folder.parent / "revision").unlink(missing_ok=True)
     for file in {entry.file for entry in entries.values()} | {folder / INDEX}:
         file.unlink(missing_ok=True)
     for file in whole.iterdir():

@@ -19,7 +19,7 @@ from trainer.run.artifact import save_merged
 from trainer.run.convert_to_gguf import convert_model
 from trainer.run.engine import Engine
 from trainer.runtime import process_memory
-from trainer.runtime.errors import JobError, without_paths
+from trainer.runtime.errors import JobError, described
 
 ROWS, LENGTH = 2, 40
 # A share of the weights' own output: the adapter must change what the model says by more than rounding does.
@@ -131,8 +131,7 @@ def _disagreement(served: torch.Tensor, change: torch.Tensor) -> str | None:
 
 
 def _reason(problem: Exception) -> str:
-    text = str(problem) if isinstance(problem, JobError) else f"{type(problem).__name__}: {problem}"
-    return _ended(without_paths(text.strip().splitlines()[0])[:300])
+    return _ended(str(problem) if isinstance(problem, JobError) else described(problem))
 
 
 def _ended(text: object) -> str:

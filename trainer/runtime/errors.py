@@ -3,6 +3,8 @@
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
 
 PATHS = re.compile(r"(?<![\w:/.])/(?:[^\s/'\"]+/)+")
 
@@ -60,7 +62,7 @@ def explain(problem: BaseException) -> JobError | None:
         for words in ("no space left on device", "disk quota exceeded", "iostream error", "failed writing file")
     ):
         return JobError("storage_full", "The disk is full, or cannot be written.")
-    return JobError("internal", f"The trainer failed: {_described(problem)}")
+    return JobError("internal", f"The trainer failed: {described(problem)}")
 
 
 @contextmanager
@@ -74,9 +76,63 @@ def converting(what: str, instead: str) -> Generator[None]:
         known = explain(problem)
         if known is None or known is problem or known.code != "internal":
             raise
-        raise JobError("internal", f"{what} ({_described(problem)[:300]}). {instead}") from problem
+        raise JobError("internal", f"{what} ({described(problem)}). {instead}") from problem
 
 
-def _described(problem: BaseException) -> str:
-    lines = [line.strip() for line in without_paths(str(problem)).splitlines() if line.strip()]
-    return ": ".join([type(problem).__name__, *lines[:1]])
+def described(problem: BaseException) -> str:
+    """An unforeseen failure as a part of a sentence, in words where Python has none."""
+    # Copying a folder raises a list of what failed.
+    while isinstance(problem, OSError) and problem.args and isinstance(problem.args[0], list):
+        problem = OSError(cast(Any, problem.args[0])[0][-1])
+    kind = type(problem).__name__
+    if isinstance(problem, KeyError):
+        return f"{problem} is missing or unknown"
+    if isinstance(problem, OSError) and problem.strerror and problem.filename:
+        return f"{Path(str(problem.filename)).name}: {problem.strerror}"
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    return f"{kind}: {without_paths(lines[0])[:300]}" if lines else kind
+
+
+COMPARE = (
+    "Compare its files with those of the model that it was made from; if they are whole, this version does not know "
+    "such a model."
+)
+
+
+@contextmanager
+def doing(what: str) -> Generator[None]:
+    """Says of an unforeseen failure what was being done to a base. A RuntimeError says it itself."""
+    try:
+        yield
+    except Exception as problem:
+        if type(problem) is RuntimeError:
+            raise
+        with converting(f"{what} failed", COMPARE):
+            raise
+
+
+def _of_machine(problem: BaseException) -> JobError | None:
+    """The failure of this machine that caused the problem: no memory, or no disk; None if there is none."""
+    cause: BaseException | None = problem
+    while cause:
+        known = explain(cause) if isinstance(cause, Exception) else None
+        if known and known.code in ("storage_full", "out_of_memory"):
+            return known
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def passes(problem: BaseException) -> bool:
+    """Whether another try may succeed."""
+    return _of_machine(problem) is not None
+
+
+def reason(problem: BaseException) -> str:
+    """Why a base was not added, as a sentence for users."""
+    if known := _of_machine(problem):
+        if known.code == "storage_full":
+            return "The disk is full, or cannot be written: make room, then run the same command again."
+        return "The machine's memory is not enough for it: end other programs, or take a smaller base."
+    if type(problem) in (RuntimeError, SystemExit, JobError):
+        return f"{str(problem).strip().rstrip('.')}."
+    return f"Reading its files failed ({described(problem)}). {COMPARE}"

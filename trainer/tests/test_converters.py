@@ -1,7 +1,9 @@
 """The converters are given what is in a checkpoint, and not what its configuration alone says."""
 
 import copy
+import errno
 import json
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -9,11 +11,11 @@ import pytest
 
 from tests.families import vocabularies
 from tests.families.checkpoints import write
-from trainer.cli.add_base import reason
+from trainer.cli.prepare_base import context_length, read_config
 from trainer.export.stage import STAGES
 from trainer.run import artifact
 from trainer.runtime.converters import LayerKind, packages, suited
-from trainer.runtime.errors import JobError, converting
+from trainer.runtime.errors import JobError, converting, doing, passes, reason
 from trainer.runtime.spec import Base, ModelSpec
 from trainer.tests.exporting import write_spec
 
@@ -84,7 +86,7 @@ def test_whatever_an_exporter_raises_is_a_sentence(tiny, tmp_path, monkeypatch, 
     with pytest.raises(JobError) as told:
         STAGES["make"](spec, tmp_path, fail)
     assert str(told.value) == (
-        f"The model cannot be exported as {name} (KeyError: 'position_ids'). Export it as {others}."
+        f"The model cannot be exported as {name} ('position_ids' is missing or unknown). Export it as {others}."
     )
 
 
@@ -95,7 +97,7 @@ def test_whatever_a_converter_raises_after_a_training_is_a_sentence(tmp_path, mo
     spec = ModelSpec(
         job_id="job", base=Base("test/tiny", ""), method=method, lora=None, start=None, threads=1, converters=""
     )
-    with pytest.raises(JobError, match=r"^The \w+ cannot be converted for the engine \(KeyError: .*\)\. Take "):
+    with pytest.raises(JobError, match=r"^The \w+ cannot be converted for the engine \('position_ids' is .*\)\. Take "):
         artifact.convert(None, spec, tmp_path)
 
 
@@ -106,6 +108,22 @@ def test_what_is_for_users_stays_as_it_is():
             raise problem
         assert raised.value is problem
     assert reason(told) == str(told)
+
+
+def test_a_failure_while_a_base_is_added_says_what_was_done_and_what_to_do(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "banana"}')
+    with pytest.raises(JobError) as raised:
+        context_length(read_config(tmp_path))
+    told = reason(raised.value)
+    assert re.fullmatch(
+        r"Reading .*config\.json\) failed \('banana' is missing or unknown\)\. Compare its files.*", told
+    )
+    with pytest.raises(RuntimeError, match=r"^It has a reason$"), doing("Reading it"):
+        raise RuntimeError("It has a reason")
+    with pytest.raises(RuntimeError) as wrapped:
+        raise RuntimeError("The engine cannot read it") from OSError(errno.ENOSPC, "No space left on device")
+    assert reason(wrapped.value).startswith("The disk is full") and passes(wrapped.value)
+    assert not passes(raised.value)
 
 
 def test_a_kind_of_layer_has_both_names():
