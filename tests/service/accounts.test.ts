@@ -141,6 +141,14 @@ test('malformed, unknown and missing keys are refused alike', async () => {
     assert.deepEqual(codeOf(await client(app.url, key).api('GET', '/user/profile')), [401, 'invalid_api_key'], key)
 })
 
+test('a well-formed key that shares only the stored start with a good one is refused', async () => {
+  const { id, key } = (await app.api('POST', '/keys', { name: 'same start' })).body
+  const forged = newKey()
+  await app.db.updateTable('api_keys').set({ prefix: forged.slice(0, 12) }).where('id', '=', id).execute()
+  for (const wrong of [forged, key])
+    assert.deepEqual(codeOf(await client(app.url, wrong).api('GET', '/user/profile')), [401, 'invalid_api_key'])
+})
+
 test('nobody can create a key with more permissions than their own', async () => {
   const reader = as(await app.api('POST', '/keys', { name: 'reader', scopes: ['keys:read', 'keys:write', 'hub:read'] }))
   const answer = await reader.api('POST', '/keys', { name: 'full?', scopes: 'full' })
