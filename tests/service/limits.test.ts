@@ -63,6 +63,23 @@ async function account(tierId: string) {
   })
   return { id: body.account.id as string, key: body.key as string, ...client(app.url, body.key) }
 }
+/** A database with one account, `caller`; `begin` makes its limits by that tier, at each call as another process. */
+async function limitsOver(name: string, bounds: ReturnType<typeof tier>) {
+  const db = await openDatabase(await withDatabase(path.join(folder, name)))
+  await db
+    .insertInto('accounts')
+    .values({ id: 'acc', name: 'a', tier: 't', suspended_at: null, created_at: 0 })
+    .execute()
+  const plans = {
+    currency: 'USD',
+    tiers: [bounds],
+    tier: () => bounds,
+    tierOrTightest: () => bounds,
+    pricing: () => assert.fail(),
+  }
+  return { db, begin: () => new Limits({ db, plans, log: pino({ level: 'silent' }) }) }
+}
+const caller = { account_id: 'acc', tier: 't' } as never
 const get = (key: string, route: string) => fetch(`${app.url}${route}`, { headers: { authorization: `Bearer ${key}` } })
 const shown = ({ headers }: Response) =>
   ['limit', 'remaining', 'reset'].map((name) => Number(headers.get(`x-ratelimit-${name}`)))
@@ -110,22 +127,9 @@ for (const [id, max, name] of [
 
 test('a window lasts a minute from its first request; refused requests do not count', async () => {
   mock.timers.enable({ apis: ['Date', 'setTimeout', 'setInterval'], now: Date.UTC(2026, 0, 1, 23, 58, 30) })
-  const db = await openDatabase(await withDatabase(path.join(folder, 'clock')))
+  const { db, begin } = await limitsOver('clock', tier('t', 2, 3, null))
   try {
-    await db
-      .insertInto('accounts')
-      .values({ id: 'acc', name: 'a', tier: 't', suspended_at: null, created_at: 0 })
-      .execute()
-    const bounds = tier('t', 2, 3, null)
-    const plans = {
-      currency: 'USD',
-      tiers: [bounds],
-      tier: () => bounds,
-      tierOrTightest: () => bounds,
-      pricing: () => assert.fail(),
-    }
-    const limits = new Limits({ db, plans, log: pino({ level: 'silent' }) })
-    const caller = { account_id: 'acc', tier: 't' } as never
+    const limits = begin()
     const admit = async () => {
       const { window, refused } = await limits.admit(caller, { slot: false })
       return [
@@ -150,27 +154,42 @@ test('a window lasts a minute from its first request; refused requests do not co
   }
 })
 
-test('the daily count survives a restart; after a kill the limit holds and 99 of 100 are admitted', async () => {
-  const db = await openDatabase(await withDatabase(path.join(folder, 'days')))
+test('what is refused counts nothing, and a slot that is released twice is one', async () => {
+  const { db, begin } = await limitsOver('slots', tier('t', 2, 4, 2))
   try {
-    await db
-      .insertInto('accounts')
-      .values({ id: 'acc', name: 'a', tier: 't', suspended_at: null, created_at: 0 })
-      .execute()
-    const bounds = tier('t', null, 1000, null)
-    const begin = () =>
-      new Limits({
-        db,
-        plans: {
-          currency: 'USD',
-          tiers: [bounds],
-          tier: () => bounds,
-          tierOrTightest: () => bounds,
-          pricing: () => assert.fail(),
-        },
-        log: pino({ level: 'silent' }),
-      })
-    const caller = { account_id: 'acc', tier: 't' } as never
+    const limits = begin()
+    const used = async () => {
+      const { minute, day, concurrent } = await limits.state(caller)
+      return [minute.used, day.used, concurrent.used]
+    }
+    const refused = async () => (await limits.admit(caller, { slot: true })).refused?.limit
+    assert.deepEqual(await used(), [0, 0, 0])
+    const first = await limits.acquireSlot(caller)
+    const second = await limits.admit(caller, { slot: true })
+    assert.deepEqual(await used(), [1, 1, 2])
+    assert.equal(await limits.acquireSlot(caller), undefined)
+    assert.equal(await refused(), 'max_concurrent')
+    assert.deepEqual(await used(), [1, 1, 2])
+    first!()
+    first!()
+    assert.deepEqual(await used(), [1, 1, 1])
+    assert.equal(await limits.countRequest(caller), undefined)
+    assert.equal(await refused(), 'requests_per_minute')
+    assert.equal((await limits.countRequest(caller))?.limit, 'requests_per_minute')
+    assert.deepEqual(await used(), [2, 2, 1])
+    for (const counted of [true, true, false]) assert.equal(await limits.countBatchRequest(caller), counted)
+    assert.equal(await refused(), 'requests_per_day')
+    assert.deepEqual(await used(), [2, 4, 1])
+    second.release!()
+    assert.deepEqual(await used(), [2, 4, 0])
+  } finally {
+    await db.destroy()
+  }
+})
+
+test('the daily count survives a restart; after a kill the limit holds and 99 of 100 are admitted', async () => {
+  const { db, begin } = await limitsOver('days', tier('t', null, 1000, null))
+  try {
     const admitted = async (limits: ReturnType<typeof begin>, tries: number) =>
       (await Promise.all(Array.from({ length: tries }, () => limits.admit(caller, { slot: false })))).filter(
         ({ refused }) => !refused,
@@ -195,12 +214,8 @@ test('the daily count survives a restart; after a kill the limit holds and 99 of
 
 test("a day's count is reported for that day, even after the next day has begun", async () => {
   mock.timers.enable({ apis: ['Date', 'setTimeout', 'setInterval'], now: Date.UTC(2026, 0, 1, 23, 59, 59) })
-  const db = await openDatabase(await withDatabase(path.join(folder, 'notified')))
+  const { db } = await limitsOver('notified', tier('t', null, null, null))
   try {
-    await db
-      .insertInto('accounts')
-      .values({ id: 'acc', name: 'a', tier: 't', suspended_at: null, created_at: 0 })
-      .execute()
     const notified: unknown[] = []
     const quota = new DailyQuota(
       db,
@@ -223,6 +238,21 @@ test("a day's count is reported for that day, even after the next day has begun"
       [[2, 2, 4]],
       'the end of the second day is reported before the third is counted',
     )
+    // Without a limit nothing is reserved ahead: a day's count is written at a flush, and when the day has ended.
+    const written = async () =>
+      (
+        await db.selectFrom('day_counts').select('requests').where('account_id', '=', 'acc').orderBy('day').execute()
+      ).at(-1)?.requests
+    mock.timers.tick(86_400_000)
+    for (const count of [1, 2]) assert.equal(await quota.admit('acc', null), count)
+    await quota.flush()
+    assert.equal(await written(), 2)
+    assert.equal(await quota.admit('acc', null), 3)
+    mock.timers.tick(86_400_000)
+    assert.equal(await quota.admit('acc', null), 1)
+    assert.equal(await written(), 3)
+    quota.refund('acc')
+    assert.equal(await quota.used('acc'), 0)
   } finally {
     mock.timers.reset()
     await db.destroy()
