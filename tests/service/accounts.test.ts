@@ -144,7 +144,11 @@ test('malformed, unknown and missing keys are refused alike', async () => {
 test('a well-formed key that shares only the stored start with a good one is refused', async () => {
   const { id, key } = (await app.api('POST', '/keys', { name: 'same start' })).body
   const forged = newKey()
-  await app.db.updateTable('api_keys').set({ prefix: forged.slice(0, 12) }).where('id', '=', id).execute()
+  await app.db
+    .updateTable('api_keys')
+    .set({ prefix: forged.slice(0, 12) })
+    .where('id', '=', id)
+    .execute()
   for (const wrong of [forged, key])
     assert.deepEqual(codeOf(await client(app.url, wrong).api('GET', '/user/profile')), [401, 'invalid_api_key'])
 })

@@ -15,7 +15,9 @@ import { type Db, openThreadedDatabase } from '../../server/platform/db/open.ts'
 import { type AuthThrottle, createAuthThrottle, wrongKeysPerMinute } from '../../server/platform/http/auth-throttle.ts'
 import type { Admission } from '../../server/platform/http/limits.ts'
 import { requestsOf } from '../../server/platform/limits/daily-quota.ts'
+import { grantRequests, grantSize } from '../../server/platform/limits/day-grants.ts'
 import { Limits } from '../../server/platform/limits/service.ts'
+import { SharedDailyQuota } from '../../server/platform/limits/shared-daily-quota.ts'
 import { createChanges } from '../../server/platform/redis/changes.ts'
 import { connectRedis, script } from '../../server/platform/redis/connection.ts'
 import { openRedis } from '../../server/platform/redis/open.ts'
@@ -455,6 +457,60 @@ describe('the day of processes that share a database alone', () => {
     const four = [1, 2, 3, 4].map(startProcess)
     assert.equal(await admitted(four, caller, 1000), 300)
     assert.equal((await four[0]!.state(caller)).day.used, 300)
+  })
+
+  test('a grant is at most what the limit leaves, and the smaller the less that is', async () => {
+    await account('granted')
+    const grant = async (limit: number, requested: number) =>
+      Object.values(await grantRequests(db, 'acc_granted', startOfDay(Date.now()), limit, requested))
+    assert.deepEqual(await grant(10, 4), [4, 4])
+    assert.deepEqual(await grant(10, 100), [6, 10])
+    assert.deepEqual(await grant(10, 1), [0, 10])
+    assert.deepEqual(await grant(5, 1), [0, 10], 'of a tier that has become smaller')
+    assert.deepEqual([grantSize(100_000, 0), grantSize(100_000, 99_360), grantSize(100_000, 99_990)], [500, 10, 1])
+  })
+
+  test('once nothing is admitted the database has what was, with a limit or without', async () => {
+    const [limited, free, today] = ['acc_limited', 'acc_free', startOfDay(Date.now())] as const
+    for (const tier of ['limited', 'free']) await account(tier)
+    const reported: unknown[] = []
+    const quota = new SharedDailyQuota(db, log, Date.now, async (...report) => void reported.push(report))
+    const counts = () => Promise.all([limited, free].map((id) => requestsOf(db, id, today)))
+    const used = () => Promise.all([limited, free].map((id) => quota.used(id)))
+    for (const [id, limit] of [
+      [limited, 1000],
+      [free, null],
+    ] as const) {
+      for (const count of [1, 2]) assert.equal(await quota.admit(id, limit), count)
+      quota.refund(id)
+    }
+    assert.deepEqual(await used(), [1, 1])
+    assert.deepEqual(await counts(), [5, 0], 'a grant is written ahead, requests without a limit are not')
+    await quota.flush()
+    assert.deepEqual(await counts(), [5, 1], 'who has just admitted keeps the grant')
+    await quota.flush()
+    assert.deepEqual(
+      [await counts(), await used()],
+      [
+        [1, 1],
+        [1, 1],
+      ],
+    )
+    assert.deepEqual(reported, [
+      [limited, today, 1, 1000],
+      [free, today, 1, null],
+    ])
+    assert.equal(await quota.admit(limited, 1000), 2)
+    const drained = (await quota.drain()).map(({ account_id, admitted }) => [account_id, admitted])
+    assert.deepEqual(drained, [
+      [limited, 2],
+      [free, 1],
+    ])
+    assert.deepEqual([await counts(), await quota.drain()], [[2, 1], []])
+    assert.equal(await quota.admit(limited, 2), undefined)
+    assert.equal(await quota.admit(free, null), 2)
+    await quota.close()
+    assert.deepEqual(await counts(), [2, 2])
   })
 
   test('what a process holds and does not need is given back; a killed one loses what it held, no more', async () => {
