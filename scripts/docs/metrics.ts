@@ -1,6 +1,6 @@
 // docs/reference/metrics.md, from the declarations that server and engine register.
 import { engineMetrics } from '../../engine/http/metrics.ts'
-import { labelTexts, serverMetrics } from '../../server/platform/telemetry/metrics.ts'
+import { labelTexts, serverMetrics } from '../../server/platform/telemetry/metric-list.ts'
 import type { MetricDeclaration } from '../../telemetry/metrics.ts'
 
 type Table = (head: string[], rows: string[][]) => string
@@ -30,7 +30,7 @@ export function metricsPage(note: string, table: Table): string {
     const text = labelTexts[label]
     if (!text)
       throw new Error(
-        `No description of the label ${label}. Add it to labelTexts in server/platform/telemetry/metrics.ts.`,
+        `No description of the label ${label}. Add it to labelTexts in server/platform/telemetry/metric-list.ts.`,
       )
     return [`\`${label}\``, text]
   })

@@ -118,12 +118,12 @@ export class Deployments {
     }
     await inference.target(account_id, model)
     await inference.requireVerified(account_id, model)
-    await evaluations.requireSight(account_id, gate.evaluation, { model, baseline: deployment.model })
+    await evaluations.creation.requireSight(account_id, gate.evaluation, { model, baseline: deployment.model })
     await db.transaction().execute(async (trx) => {
       const current = await requireCurrent(trx, deployment)
       const earlier = fromJson(current.pending_json)
       if (earlier) throw gatePending(name, earlier)
-      const evaluation = await evaluations.repeat(trx, by, gate.evaluation, { model, baseline: current.model })
+      const evaluation = await evaluations.creation.repeat(trx, by, gate.evaluation, { model, baseline: current.model })
       const pending_json = JSON.stringify({ model, evaluation, gate } satisfies Pending)
       await store.update(trx, deployment.id, { pending_json, updated_at: now() })
       await recordAuditEntry(trx, by, 'deployment.gated', deployment.id, { name, model, evaluation }, now())

@@ -4,7 +4,8 @@ import path from 'node:path'
 import type { ExportCheck, ExportFile } from '../../../contract/exports.ts'
 import { day_ms } from '../../../lib/utc-day.ts'
 import { type NewEvent, statusEvent } from '../../platform/events/event-streams.ts'
-import { type Claim, withLease } from '../../platform/queue/queue.ts'
+import { withLease } from '../../platform/queue/lease-writes.ts'
+import type { Claim } from '../../platform/queue/queue.ts'
 import {
   constantDelay,
   createRetryPolicy,

@@ -3,7 +3,8 @@ import { openAsBlob } from 'node:fs'
 import { readdir } from 'node:fs/promises'
 import path from 'node:path'
 import { createRepo, HubApiError, uploadFilesWithProgress } from '@huggingface/hub'
-import { type Claim, withLease } from '../../platform/queue/queue.ts'
+import { withLease } from '../../platform/queue/lease-writes.ts'
+import type { Claim } from '../../platform/queue/queue.ts'
 import * as store from './store.ts'
 import {
   ExportFailure,

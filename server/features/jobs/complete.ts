@@ -9,7 +9,8 @@ import type { Trx } from '../../platform/db/open.ts'
 import { serviceActor } from '../../platform/events/audit.ts'
 import { statusEvent } from '../../platform/events/event-streams.ts'
 import { recordEvent } from '../../platform/events/outbox.ts'
-import { type Claim, withLease } from '../../platform/queue/queue.ts'
+import { withLease } from '../../platform/queue/lease-writes.ts'
+import type { Claim } from '../../platform/queue/queue.ts'
 import { moveTree } from '../../platform/storage/durable-files.ts'
 import type { Evaluations } from '../evaluations/index.ts'
 import type { Files } from '../files/index.ts'
@@ -42,7 +43,7 @@ interface Options {
   dataDir: string
   models: Pick<TunedModels, 'startingModel' | 'compareNew' | 'insert'>
   files: Pick<Files, 'write' | 'insert' | 'drop'>
-  evaluations: Pick<Evaluations, 'repeat' | 'wake'>
+  evaluations: Pick<Evaluations, 'creation' | 'wake'>
 }
 
 export type Complete = (claim: Claim, job: store.JobRow, result: Result) => Promise<void>
@@ -262,7 +263,7 @@ async function evaluate(
   const by = { ...serviceActor, account_id: job.account_id, key_id: job.key_id }
   try {
     const models = { model, baseline: job.model_id }
-    const result_evaluation_id = await evaluations.repeat(trx, by, job.evaluation_id!, models)
+    const result_evaluation_id = await evaluations.creation.repeat(trx, by, job.evaluation_id!, models)
     await store.updateJob(trx, job.id, { result_evaluation_id })
   } catch (error) {
     if (!(error instanceof ApiError)) throw error

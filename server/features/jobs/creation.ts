@@ -30,7 +30,7 @@ export interface JobCreationOptions {
   hub: Hub
   datasets: Datasets
   models: TunedModels
-  evaluations: Pick<Evaluations, 'require'>
+  evaluations: Pick<Evaluations, 'creation'>
   specs: Pick<Specs, 'ofTrial'>
   estimator: Estimator
   pendingWeights: PendingWeights
@@ -84,14 +84,14 @@ export class JobCreation {
       now,
     } = this.options
     const { account_id } = by
-    if (evaluation !== undefined) await evaluations.require(account_id, evaluation)
+    if (evaluation !== undefined) await evaluations.creation.require(account_id, evaluation)
     const start = await pendingWeights.resolveStart(by, model_id, config)
     const { resolved } = start
     await requireFreeDisk(dataDir, min_free_mb)
     await this.requireDatasets(account_id, dataset_id, start.base_model_id, resolved)
     if (evaluation !== undefined) {
       const { id, category } = hub.get(start.base_model_id)
-      await evaluations.require(account_id, evaluation, { id, pictures: category === 'multimodal' })
+      await evaluations.creation.require(account_id, evaluation, { id, pictures: category === 'multimodal' })
     }
     const validation_dataset_id = resolved.evaluation_config.validation_dataset_id.value
     const { dataset, columns } = await sourceColumns(db, datasets, account_id, {

@@ -1,6 +1,7 @@
 // Retry policies of background work: how often each kind of failure is retried, and after what delay.
 import type { Trx } from '../db/open.ts'
-import { type Claim, type LeaseContext, type TurnEnd, withLease } from './queue.ts'
+import { type LeaseContext, withLease } from './lease-writes.ts'
+import type { Claim, TurnEnd } from './queue.ts'
 
 interface RetryRule {
   /** The failure in a row that ends the work. Without it the work is retried until it succeeds or is cancelled. */

@@ -5,7 +5,8 @@ import { sql } from 'kysely'
 import pino from 'pino'
 import { openNotifications } from '../../../server/platform/cluster/notifications.ts'
 import { openDatabase } from '../../../server/platform/db/open.ts'
-import { Queue, withLease } from '../../../server/platform/queue/queue.ts'
+import { withLease } from '../../../server/platform/queue/lease-writes.ts'
+import { Queue } from '../../../server/platform/queue/queue.ts'
 import { startWorker } from '../../../server/platform/queue/worker.ts'
 
 const [database_url, server, workers] = process.argv.slice(2) as [string, string, string]

@@ -28,7 +28,8 @@ import { rowBytes, type StorageQuota } from '../../../platform/storage/quota.ts'
 import type { Files } from '../../files/index.ts'
 import type { StoredCompletions } from '../../stored-completions/index.ts'
 import { checkMessages } from '../check.ts'
-import type { Evaluations, NewRun } from '../service.ts'
+import type { NewRun } from '../creation.ts'
+import type { Evaluations } from '../service.ts'
 import { showsPictures } from '../sight.ts'
 import * as store from '../store.ts'
 import { requestOf } from './request.ts'
@@ -75,8 +76,12 @@ export class OpenaiEvals {
   async create(by: Actor, { name, metadata, data_source_config, testing_criteria }: CreateEval): Promise<Eval> {
     const { db, evaluations, dataDir, min_free_mb, quota, now } = this.options
     if (data_source_config.type === 'custom')
-      await evaluations.checkSchema(by.account_id, data_source_config.item_schema, 'data_source_config.item_schema')
-    await evaluations.checkGraders(by.account_id, testing_criteria, 'testing_criteria')
+      await evaluations.creation.checkSchema(
+        by.account_id,
+        data_source_config.item_schema,
+        'data_source_config.item_schema',
+      )
+    await evaluations.creation.checkGraders(by.account_id, testing_criteria, 'testing_criteria')
     const id = newId('evaldef')
     const created_at = now()
     const row: store.EvalRow = {
@@ -167,14 +172,14 @@ export class OpenaiEvals {
     const requireStill = (trx: Trx) => requireEval(trx, by.account_id, eval_id)
     if (source.type === 'file_id') {
       const newRun = { ...run, dataset: source.id, data_source }
-      return this.runOf(await evaluations.createRun(by, newRun, undefined, requireStill).catch(naming))
+      return this.runOf(await evaluations.creation.createRun(by, newRun, undefined, requireStill).catch(naming))
     }
     const { file, total, pictured } = await this.writeRows(by.account_id, source, config, template)
     const filename = `${run.name}.jsonl`
     const row = { account_id: by.account_id, filename, purpose: 'evals' as const, created_at: now() }
     const shown = source.type === 'file_content' ? { type: 'file_id', id: file.id } : source
     const newRun = { ...run, dataset: file.id, data_source: { ...data_source, source: shown } }
-    const evaluation = await evaluations
+    const evaluation = await evaluations.creation
       .createRun(by, newRun, { total, name: filename, pictured: async () => pictured }, async (trx) => {
         await requireStill(trx)
         await files.insert(trx, file, row)
