@@ -133,6 +133,16 @@ test('who just lost key or session makes no key, member or link, though a server
     const raise = members.change(caller, app.owner.user_id, { email: 'x@example.com' })
     await assert.rejects(raise, refused)
   }
+  // The same for rights: a server may still know the role that a member had.
+  const demoted = await member('admin')
+  const asAdmin = (await accounts.findKey(demoted.key.key))!
+  const request = { name: 'm', role: 'admin', email: null } as const
+  const { id: user_id } = await accounts.members.add(asAdmin, request)
+  const ofAnother = { name: 'k', scopes: 'full', expires_at: null, user_id } as const
+  await accounts.keys.create(asAdmin, ofAnother)
+  await app.api('PUT', `/members/${demoted.id}`, { role: 'member' })
+  await assert.rejects(accounts.members.add(asAdmin, request), { code: 'insufficient_permissions' })
+  await assert.rejects(accounts.keys.create(asAdmin, ofAnother), { code: 'member_not_found' })
 })
 
 test('malformed, unknown and missing keys are refused alike', async () => {
@@ -213,7 +223,7 @@ test('members manage their own keys, admins all keys; only owners manage owners,
     await admin.api('POST', '/keys', { name: 'as the owner', user_id: owner }),
     await admin.api('DELETE', `/keys/${ids(await app.api('GET', '/keys?limit=100')).at(-1)}`),
   ])
-    assert.deepEqual(codeOf(answer), [403, 'insufficient_permissions'])
+    assert.deepEqual([...codeOf(answer), answer.body.error.details.role], [403, 'insufficient_permissions', 'owner'])
   assert.deepEqual(codeOf(await app.api('DELETE', `/members/${owner}`)), [400, 'in_use'])
   assert.deepEqual(codeOf(await app.api('PUT', `/members/${owner}`, { role: 'admin' })), [400, 'in_use'])
   const email = 'Same@example.com'

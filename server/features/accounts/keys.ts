@@ -58,12 +58,15 @@ export class Keys {
       })
     return db.transaction().execute(async (trx) => {
       await requireStillGood(trx, caller, now())
+      // A server may still know the role that the caller had; a key that it allowed would stay.
+      const { role } = (await store.findMember(trx, caller.account_id, caller.user_id))!
+      const by = { ...caller, role, scopes: intersect(caller.scopes, roleScopes[role]) }
       const member = await store.findMember(trx, caller.account_id, user_id)
-      if (!member || (member.id !== caller.user_id && !managesMembers(caller)))
+      if (!member || (member.id !== caller.user_id && !managesMembers(by)))
         throw new ApiError('member_not_found', `There is no member '${user_id}'.`)
-      requireAuthorityOver(caller, member)
-      const scopes = scopesFor(requested, caller, member.role)
-      this.requireBoundedLife(caller, scopes, until)
+      requireAuthorityOver(by, member)
+      const scopes = scopesFor(requested, by, member.role)
+      this.requireBoundedLife(by, scopes, until)
       if ((await store.countKeys(trx, caller.account_id, now())) >= keysMax)
         throw new ApiError(
           'too_many',
