@@ -39,6 +39,17 @@ test('a base that is not here needs disk, and one whose family was not tried has
   assert.match(license_url, /^https:\/\/www\.llama\.com/)
 })
 
+test('a job gets the sentence of the table at once for what failed with the family of its base', async () => {
+  const models = (await list('')).filter(({ tested }) => tested?.qlora)
+  const failed = ({ tested }: Model) => !/^(yes|merged only|in part)/.test(tested!.qlora!)
+  for (const model of [models.find(failed), models.find((model) => !failed(model))!]) {
+    if (!model) continue
+    const job = { model_id: model.id, dataset_id: 'ds_none', config: { method: 'qlora' } }
+    const { message } = (await app.api('POST', '/fine-tuning/jobs', job)).body.error
+    assert.equal(message.startsWith("'config.method': qlora") && message.endsWith(model.tested!.qlora!), failed(model))
+  }
+})
+
 test('the machine has a recommended base, which it can train', async () => {
   const { device, memory_mb, free_disk_mb, recommended, classes } = (await app.api('GET', '/hub/machine')).body
   assert.ok(['cpu', 'gpu'].includes(device) && memory_mb > 0 && free_disk_mb > 0)

@@ -56,11 +56,21 @@ test('a method that failed with each model of the family is not listed, and part
     ['large', { architecture: 'qwen2', lora: 'No.', full: 'It fails too.', tools: 'yes (hermes)' }],
   ])
   assert.deepEqual(row, { lora: 'in part, not large: No.', full: 'It fails.', tools: 'yes (hermes)' })
-  const { methods, tested } = new Hub(tinyModelsDir(), () => free, {
+  const id = 'Qwen/Qwen2.5-0.5B-Instruct'
+  const models = new Hub(tinyModelsDir(), () => free, {
     memory_bytes: 1e12,
-    families: new Map([['qwen2', row]]),
-  }).get('Qwen/Qwen2.5-0.5B-Instruct')
-  assert.deepEqual([methods, tested], [['lora', 'qlora'], row])
+    families: new Map([['qwen2', { ...row, experts: 'None is served.' }]]),
+  })
+  const { methods, tested } = models.get(id)
+  assert.deepEqual([methods, tested], [['lora', 'qlora'], { ...row, experts: 'None is served.' }])
+  // A job that wants it gets the sentence of the table.
+  models.requireTried(id, { lora_config: { experts: false } })
+  assert.throws(() => models.requireTried(id, { method: 'full' }), {
+    message: `'config.method': full cannot be trained with ${id}. It fails.`,
+  })
+  assert.throws(() => models.requireTried(id, { lora_config: { experts: true } }), {
+    message: `'config.lora_config.experts': experts cannot be trained with ${id}. None is served.`,
+  })
 })
 
 test('a base’s card has the form that answers and its distance, unless the original is kept or has changed', () => {

@@ -34,11 +34,15 @@ export function requirePictureReader(
 ): void {
   if (dataset.pictures > 0 && !base.pictures?.trained) throw readsTextOnly(base, dataset)
 }
-export const readsTextOnly = (base: Pick<Model, 'id'>, { id, pictures }: Pick<Dataset, 'id' | 'pictures'>) =>
+export const readsTextOnly = (
+  base: Pick<Model, 'id' | 'pictures'>,
+  { id, pictures }: Pick<Dataset, 'id' | 'pictures'>,
+) =>
   new ApiError(
     'invalid_request',
     `The rows of '${id}' have pictures, and ${base.id} cannot be trained on them. Choose a base whose 'pictures' say ` +
-      "'trained' (GET /v1/hub/ lists them), or a dataset without pictures.",
+      "'trained' (GET /v1/hub/ lists them), or a dataset without pictures." +
+      (base.pictures?.notes ?? []).map((note) => ` ${note}`).join(''),
     { details: { field: 'model_id', pictures }, param: 'model_id' },
   )
 

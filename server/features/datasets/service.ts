@@ -201,9 +201,10 @@ export class Datasets {
     const structure = { valid, ...summary, ...(!valid && { errors: check.errors, error_count: check.error_count }) }
     if (!base) return structure
     const pictured = toResponse(dataset)
-    if (model_id !== undefined) requirePictureReader(hub.get(base.id), pictured)
-    else if (pictured.pictures > 0 && !hub.get(base.id).pictures?.trained)
-      return { ...structure, tokens_unknown: readsTextOnly(base, pictured).message }
+    const reader = hub.get(base.id)
+    if (model_id !== undefined) requirePictureReader(reader, pictured)
+    else if (pictured.pictures > 0 && !reader.pictures?.trained)
+      return { ...structure, tokens_unknown: readsTextOnly(reader, pictured).message }
     return this.reads.orNotFound(
       dataset,
       withTokens({ db, artifacts, tokens }, structure, dataset, base, max_length, { account_id, signal }),

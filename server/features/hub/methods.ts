@@ -9,6 +9,7 @@ import { readNvidiaGpus } from '../../../lib/nvidia-gpus.ts'
 import { root } from '../../../lib/root.ts'
 import { usableCores } from '../../../lib/usable-cores.ts'
 import { usableMemory } from '../../../lib/usable-memory.ts'
+import { mayWork, type Tried } from './families.ts'
 import type { Machine } from './memory.ts'
 
 /**
@@ -42,8 +43,11 @@ export const projectorProblem = (id: string, family: string | undefined) =>
 /** Whether the engine of this installation has its library for pictures. */
 export const servesPictures = () => existsSync(path.join(root, '.local/llama/lib/libmtmd.so'))
 
-/** How a vision-language model of this architecture is served by the engine of this installation. */
-export function sightOf(family: string | undefined): Model['pictures'] {
+/**
+ * How a vision-language model of this architecture is served by the engine of this installation. `tested`: what was
+ * tried of its family.
+ */
+export function sightOf(family: string | undefined, tested?: Tried): Model['pictures'] {
   const served = servesPictures()
   const notes: string[] = []
   if (!served)
@@ -51,10 +55,12 @@ export function sightOf(family: string | undefined): Model['pictures'] {
       'The engine of this installation has no library for pictures, so it serves the model for text only: run ' +
         '`npm run setup -- --with vision`, which needs g++, and start the service again.',
     )
-  if (!family || !testedFamilies.includes(family))
+  const problem = mayWork(tested, 'pictures') ? undefined : tested!.pictures!
+  if (problem) notes.push(problem)
+  else if (!tested?.pictures && (!family || !testedFamilies.includes(family)))
     notes.push('Pictures are not tested with this family of models: compare answers before you rely on them.')
-  const trained = trainsOnPictures(family)
-  if (!trained) notes.push('Models of this family can be trained on rows without pictures only.')
+  const trained = trainsOnPictures(family) && !problem
+  if (!trainsOnPictures(family)) notes.push('Models of this family can be trained on rows without pictures only.')
   return { served, trained, notes }
 }
 

@@ -4,6 +4,7 @@ import path from 'node:path'
 import { z } from 'zod'
 import { ApiError } from '../../../contract/errors.ts'
 import type { Download, HubMachine, Model } from '../../../contract/hub.ts'
+import type { JobConfig } from '../../../contract/job-config.ts'
 import { type EightBits, eightBitsProblem, readEightBits } from '../../../lib/eight-bits.ts'
 import { usableMemory } from '../../../lib/usable-memory.ts'
 import type { Config } from '../../config.ts'
@@ -21,6 +22,8 @@ export interface Projector {
   /** In hex, as it was when the model was added: a projector of another training has the same shape. */
   sha256: string
 }
+
+const expertsField = 'config.lora_config.experts'
 
 /** Whether a base generates text, reads pictures too, or makes embeddings, which cannot be trained. */
 type BaseKind = 'text' | 'vision' | 'embedding'
@@ -345,8 +348,28 @@ export class Hub {
   }
 
   /** What decides whether a job trains the experts of a base: null if it has none that an adapter can change. */
-  mixture({ expert_weights }: TrainableBase): Mixture | null {
-    return expert_weights === null ? null : { expert_weights, memory_bytes: this.options.memory_bytes }
+  mixture({ id, expert_weights }: TrainableBase): Mixture | null {
+    return expert_weights === null || this.problemOf(id, 'experts') !== null
+      ? null
+      : { expert_weights, memory_bytes: this.options.memory_bytes }
+  }
+
+  /** Throws invalid_request with the table's sentence where a job wants what failed with all models of its family. */
+  requireTried(id: string, { method, lora_config }: JobConfig): void {
+    const wanted = { 'config.method': method ?? 'lora', ...(lora_config?.experts && { [expertsField]: 'experts' }) }
+    for (const [field, what] of Object.entries(wanted)) {
+      const problem = this.problemOf(id, what)
+      if (problem !== null)
+        throw new ApiError('invalid_request', `'${field}': ${what} cannot be trained with ${id}. ${problem}`, {
+          details: { field },
+        })
+    }
+  }
+
+  /** What came of a trial that failed with all models of a base's family; null where it may work. */
+  private problemOf(id: string, what: string): string | null {
+    const tested = this.options.families.get(this.familyOfModel(id) ?? '')
+    return mayWork(tested, what) ? null : tested![what]!
   }
 
   /** Why the projector of a base cannot be trained, as a part of a sentence; null if it can. */
@@ -429,7 +452,7 @@ export class Hub {
       category,
       family: family ?? null,
       tasks: (entry?.tasks ?? tasks[base!.kind]) as Model['tasks'],
-      pictures: category === 'multimodal' ? sightOf(family) : null,
+      pictures: category === 'multimodal' ? sightOf(family, tested) : null,
       params_billions: billions(entry?.parameters ?? parameters),
       active_params_billions: billions(sized?.active_parameters ?? entry?.active_parameters ?? parameters),
       size: sizeClass(entry?.parameters ?? parameters),

@@ -173,6 +173,7 @@ export class JobCreation {
   ): Promise<JobEstimate> {
     const { hub, models, specs, estimator, threads, parse_control_tokens } = this.options
     const startingModel = await models.startingModel(account_id, model_id)
+    hub.requireTried(startingModel.base_model_id, config)
     const resolved = resolveLocalConfig({ hub, parse_control_tokens }, config, startingModel)
     await this.requireDatasets(account_id, dataset_id, startingModel.base_model_id, resolved, signal)
     const estimate = await estimator.estimate(

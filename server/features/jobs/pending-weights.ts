@@ -110,6 +110,7 @@ export class PendingWeights {
     const { hub, downloads, models } = this.options
     const tuned = await models.find(by.account_id, model_id)
     const expected = hub.downloadable(model_id)
+    hub.requireTried(tuned?.base_model_id ?? model_id, config)
     if (tuned || !expected?.trainable || !(await downloads.needsDownload(by, model_id))) {
       try {
         const startingModel = await models.startingModel(by.account_id, model_id)
