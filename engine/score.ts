@@ -1,9 +1,11 @@
-// Command line: `node engine/score.ts MODEL.gguf LIBRARY_FOLDER ROWS.json [ADAPTER.gguf]`: prints the log-probabilities
-// of rows of tokens under a model, and under it with an adapter, as JSON. Without rows it loads the files alone. Exits
+// Command line: `node engine/score.ts MODEL.gguf LIBRARY_FOLDER ROWS.json [--adapter FILE.gguf] [--projector
+// FILE.gguf]`: prints the log-probabilities of rows of tokens under a model, and under it with an adapter, as JSON. It
+// loads the projector where the library for pictures is installed. Without rows it loads the files alone. Exits
 // with 3 and a reason on stderr where the files are none of the library's, or rendering the chat template does not end.
 // Ends when standard input closes.
 import { readFileSync } from 'node:fs'
 import { setPriority } from 'node:os'
+import { parseArgs } from 'node:util'
 import { dieWithParent } from '../lib/child-process.ts'
 import { EndlessTemplate } from './chat/render-bounds.ts'
 import { readTemplate } from './chat/template.ts'
@@ -13,13 +15,18 @@ import { type Library, openLibrary, withLogs } from './llama/library.ts'
 import { loadAdapter, loadModel, type Model } from './llama/model.ts'
 import type { Pointer } from './llama/structs.ts'
 import { logSumExp } from './sampling/logprobs.ts'
+import { createEncoder } from './vision/encoder.ts'
+import { createProjectors } from './vision/projectors.ts'
 
 const refusedStatus = 3
 
-async function main([path, lib, rowsFile, adapterPath]: string[]): Promise<void> {
+async function main(args: string[]): Promise<void> {
+  const options = { adapter: { type: 'string' }, projector: { type: 'string' } } as const
+  const { values, positionals } = parseArgs({ args, options, allowPositionals: true })
+  const [path, lib, rowsFile] = positionals
   // With SIGKILL: an exit would wait for the library's threads.
   dieWithParent()
-  if (!path || !lib || !rowsFile) throw new Error('score.ts MODEL.gguf LIBRARY_FOLDER ROWS.json [ADAPTER.gguf]')
+  if (!path || !lib || !rowsFile) throw new Error('score.ts MODEL.gguf LIBRARY_FOLDER ROWS.json')
   // Answers have priority.
   setPriority(10)
   const rows = JSON.parse(readFileSync(rowsFile, 'utf8')) as number[][]
@@ -27,9 +34,10 @@ async function main([path, lib, rowsFile, adapterPath]: string[]): Promise<void>
   const model = await loadModel(library, path).catch(() => {
     throw new Error(reasonNotToLoad(library, path))
   })
-  if (!adapterPath) requireUsableTemplate(model)
+  if (!values.adapter) requireUsableTemplate(model)
+  if (values.projector) await requireProjector(library, model, values.projector)
   const base = score(library, model, rows, null)
-  const adapter = adapterPath ? score(library, model, rows, loadAdapter(library, model, adapterPath)) : null
+  const adapter = values.adapter ? score(library, model, rows, loadAdapter(library, model, values.adapter)) : null
   process.stdout.write(JSON.stringify({ base, adapter }))
 }
 
@@ -40,6 +48,12 @@ function requireUsableTemplate(model: Model): void {
   } catch (error) {
     if (error instanceof EndlessTemplate) throw new Error(`its chat template cannot be used, as ${error.why}`)
   }
+}
+
+/** Throws an Error for the user if the model cannot read pictures with this file. */
+async function requireProjector(library: Library, model: Model, path: string): Promise<void> {
+  const projectors = createProjectors(library, createEncoder(library.dir), 1, 0)
+  if (projectors.isInstalled()) await projectors.load(model, path)
 }
 
 /** What the library says of a file that it does not load. */

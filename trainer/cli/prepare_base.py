@@ -237,14 +237,25 @@ def describe(model_id: str, out: Path, source: str, converters: Path | None = No
 
 def check(out: Path, description: dict[str, Any], converters: Path, node: Path) -> dict[str, Any]:
     """Raises RuntimeError with a reason for the user if the engine does not compute what is in `out/hf`. Returns what
-    `model.json` says of it, with `merges_adapters` where the engine cannot serve adapters of it.
+    `model.json` says of it, with `merges_adapters` where the engine cannot serve adapters of it. One whose projector it
+    cannot load reads text only, and `blind` says why.
     """
     if description["kind"] == "embedding":
         return description
     from trainer.run.base_check import Engine, check_base
 
+    engine, gguf, projector = Engine(node), out / description["gguf"], out / PROJECTOR
     with doing("Comparing what the engine and transformers compute"):
-        merged = check_base(out / "hf", out / description["gguf"], description, converters, Engine(node))
+        merged = check_base(out / "hf", gguf, description, converters, engine)
+    if projector.exists():
+        try:
+            engine.read_pictures(gguf, projector)
+        except RuntimeError as problem:
+            projector.unlink()
+            blind = f"the engine cannot load its projector, as {problem}".rstrip(".")
+            print(f"It reads no pictures: {blind}.", file=sys.stderr, flush=True)
+            description = {name: value for name, value in description.items() if not name.startswith("projector")}
+            description |= {"kind": kind_of(out), "blind": blind}
     return {**description, **merged, "merges_adapters": True} if merged else description
 
 

@@ -23,11 +23,15 @@ class Engine:
 
     def load(self, gguf: Path) -> None:
         """Loads the file alone. Raises RuntimeError with the engine's reason not to."""
-        self._run(gguf, [], None)
+        self._run(gguf, [])
 
     def compute(self, gguf: Path) -> None:
         """Computes a few tokens. Raises RuntimeError with the engine's reason not to."""
-        self._run(gguf, [list(range(8))], None)
+        self._run(gguf, [list(range(8))])
+
+    def read_pictures(self, gguf: Path, projector: Path) -> None:
+        """Loads the file and its projector. Raises RuntimeError with the engine's reason not to."""
+        self._run(gguf, [], projector=projector)
 
     def score(self, gguf: Path, rows: "torch.Tensor", adapter: Path | None = None) -> "dict[str, torch.Tensor]":
         """Log-probabilities of all tokens but the first, [rows, tokens - 1], of `base` and `adapter`. Raises
@@ -38,17 +42,17 @@ class Engine:
         # JSON has no NaN.
         return {
             name: torch.tensor([[float("nan") if value is None else value for value in row] for row in scores])
-            for name, scores in self._run(gguf, rows.tolist(), adapter).items()
+            for name, scores in self._run(gguf, rows.tolist(), adapter=adapter).items()
             if scores is not None
         }
 
-    def _run(self, gguf: Path, rows: list[list[int]], adapter: Path | None) -> dict[str, Any]:
+    def _run(self, gguf: Path, rows: list[list[int]], **files: Path | None) -> dict[str, Any]:
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             json.dump(rows, file)
             file.flush()
             program = [self.node, ROOT / "engine/score.ts", gguf, ROOT / ".local/llama/lib", file.name]
             child = subprocess.Popen(
-                [str(part) for part in [*program, *([adapter] if adapter else [])]],
+                [*map(str, program), *(f"--{name}={file}" for name, file in files.items() if file)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

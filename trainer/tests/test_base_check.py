@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.families.checkpoints import write
-from trainer.cli.prepare_base import convert_to_gguf
+from trainer.cli.prepare_base import PROJECTOR, check, convert_to_gguf, describe
 from trainer.model.targets import targets_of
 from trainer.run import base_check
 from trainer.run.base_check import Engine, check_base
 from trainer.tests.make_tiny import make_tiny
+from trainer.tests.make_tiny_vision import make_tiny_vision
 
 CONVERTERS = Path(__file__).parents[2] / ".local/llama/source"
 TARGETS = {"linear_modules": ["q_proj", "up_proj"]}
@@ -83,3 +84,15 @@ def test_a_missing_tokenizer_is_a_sentence(tmp_path):
     write("ernie4_5", tmp_path / "hf")
     with pytest.raises(RuntimeError, match=r"Ernie4_5.* misses a file: .*tokenizer\.model"):
         convert_to_gguf(tmp_path, CONVERTERS)
+
+
+def test_a_base_whose_projector_does_not_load_is_added_for_text(tmp_path, capsys):
+    base = make_tiny_vision("smolvlm", tmp_path / "hf").parent
+    convert_to_gguf(base, CONVERTERS)
+    described = describe("test/eye", base, "a local folder", CONVERTERS)
+    assert check(base, described, CONVERTERS, ENGINE.node) == described and described["kind"] == "vision"
+    (base / PROJECTOR).write_bytes(b"GGUF")
+    changed = check(base, described, CONVERTERS, ENGINE.node)
+    assert (changed["kind"], "projector" in changed, (base / PROJECTOR).exists()) == ("text", False, False)
+    assert changed["blind"].startswith("the engine cannot load its projector, as ")
+    assert f"It reads no pictures: {changed['blind']}." in capsys.readouterr().err

@@ -54,6 +54,8 @@ export interface LocalBase {
   merges_adapters: boolean
   /** Why it can be served alone, as a part of a sentence; null where its checkpoint is here, or set-up makes it. */
   untrainable: string | null
+  /** Why it reads no pictures though its checkpoint does, as a part of a sentence. */
+  blind: string | null
 }
 
 /** Weights that a rank of an adapter takes for all experts of a base, and bytes of memory for training. */
@@ -136,6 +138,7 @@ const ModelFile = z
     expert_weights: z.int().positive().optional(),
     merges_adapters: z.boolean().default(false),
     untrainable: z.string().optional(),
+    blind: z.string().optional(),
   })
   .refine(({ kind, projector, projector_sha256 }) => kind !== 'vision' || (projector && projector_sha256))
 
@@ -264,6 +267,7 @@ export class Hub {
         expert_weights: file.expert_weights ?? null,
         merges_adapters: file.merges_adapters,
         untrainable: file.untrainable ?? null,
+        blind: file.blind ?? null,
       }
     } catch {
       // A folder without a readable model.json is no model, and must not break the list.
@@ -433,7 +437,7 @@ export class Hub {
     const entry = this.entries.get(id)
     const base = this.localOrUndefined(id)
     if (!entry && !base) return undefined
-    const category = (entry?.category ?? categories[base!.kind]) as Model['category']
+    const category = (base?.blind ? 'language' : (entry?.category ?? categories[base!.kind])) as Model['category']
     const parameters = base?.parameters ?? entry!.parameters
     const family = this.familyOfModel(id, base)
     const tested = family === undefined ? undefined : families.get(family)
@@ -444,14 +448,14 @@ export class Hub {
     return {
       id,
       name: entry?.name ?? id,
-      description:
-        entry?.description ??
-        (base?.untrainable
-          ? `Added on this machine. It cannot be trained: ${base.untrainable}.`
-          : 'Added on this machine.'),
+      description: [
+        entry?.description ?? 'Added on this machine.',
+        ...(base?.untrainable ? [`It cannot be trained: ${base.untrainable}.`] : []),
+        ...(base?.blind ? [`It reads no pictures: ${base.blind}.`] : []),
+      ].join(' '),
       category,
       family: family ?? null,
-      tasks: (entry?.tasks ?? tasks[base!.kind]) as Model['tasks'],
+      tasks: ((base?.blind ? undefined : entry?.tasks) ?? tasks[base!.kind]) as Model['tasks'],
       pictures: category === 'multimodal' ? sightOf(family, tested) : null,
       params_billions: billions(entry?.parameters ?? parameters),
       active_params_billions: billions(sized?.active_parameters ?? entry?.active_parameters ?? parameters),
