@@ -21,9 +21,9 @@ from trainer.runtime.protocol import end_with_server
 
 def described(file: Path) -> tuple[dict[str, Any], str]:
     """What `model.json` says of a GGUF file, and its tokenizer's name. Raises RuntimeError if the file is no base."""
-    import gguf
+    from trainer.runtime.gguf_reader import GgufReader
 
-    reader = gguf.GGUFReader(file)
+    reader = GgufReader(file)
 
     def field(name: str) -> object:
         return reader.fields[name].contents() if name in reader.fields else None

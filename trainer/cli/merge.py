@@ -18,6 +18,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as Type
 from gguf import quants
 
+from trainer.runtime.gguf_reader import GgufReader
 from trainer.runtime.protocol import Protocol, run_program
 
 EXIT_NOT_MERGEABLE = 3
@@ -37,7 +38,7 @@ class NotMergeableError(Exception):
 def merge(base_file: Path, adapter_file: Path, out: Path, names: tuple[str, str] | None = None) -> None:
     """Writes `out` atomically. With the `names` of base and adapter it also says what was merged: the engine reports it
     with each answer. Raises NotMergeableError."""
-    base, adapter = gguf.GGUFReader(base_file), gguf.GGUFReader(adapter_file)
+    base, adapter = GgufReader(base_file), GgufReader(adapter_file)
     parts = _lora_pairs(adapter, base)
     sums = {tensor.name: _type_of_sum(tensor) for tensor in base.tensors if tensor.name in parts}
     if missing := sorted(parts.keys() - sums.keys()):
@@ -60,7 +61,7 @@ def merge(base_file: Path, adapter_file: Path, out: Path, names: tuple[str, str]
         temporary.unlink(missing_ok=True)
 
 
-def _lora_pairs(adapter: gguf.GGUFReader, base: gguf.GGUFReader) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _lora_pairs(adapter: GgufReader, base: GgufReader) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """A [rank, inputs] and B [outputs, rank] of each weight, with the scale of their product in A; of stacked experts
     with a dimension before these.
     """
@@ -114,7 +115,7 @@ def _provenance(base_file: Path, adapter_file: Path, names: tuple[str, str]) -> 
     }
 
 
-def _header(base: gguf.GGUFReader, sums: dict[str, Type], added: dict[str, str]) -> bytes:
+def _header(base: GgufReader, sums: dict[str, Type], added: dict[str, str]) -> bytes:
     """The bytes before the weights: the base's header with the sums' types, new data offsets and `added` metadata."""
     header = bytearray(base.data[: base.data_offset])
     data_offset = end = 0

@@ -61,7 +61,11 @@ def restore_from_gguf(gguf_file: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    name = tokenizer_of(gguf.GGUFReader(gguf_file).fields)
+    from trainer.runtime.gguf_reader import GgufReader
+
+    # transformers reads the file with it, twice.
+    gguf.GGUFReader = GgufReader
+    name = tokenizer_of(GgufReader(gguf_file).fields)
     if name not in PRE_TOKENIZERS:
         raise SystemExit(
             f"The tokens of {gguf_file.name} have not been checked against the engine's: they are {name}'s."

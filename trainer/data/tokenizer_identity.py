@@ -54,6 +54,8 @@ def add_to_gguf(file: Path, tokenizer: Tokenizer, spec: ModelSpec) -> None:
         copy_with_new_metadata,
     )
 
+    from trainer.runtime.gguf_reader import GgufReader
+
     identity, text = identity_of(tokenizer, Path(spec.base.path)), gguf.GGUFValueType.STRING
     added = {
         "tokenizer.chat_template": MetadataDetails(text, tokenizer.chat_template),
@@ -61,7 +63,7 @@ def add_to_gguf(file: Path, tokenizer: Tokenizer, spec: ModelSpec) -> None:
         "tunery.eos_token": MetadataDetails(text, identity.eos_token or ""),
         "tunery.tokenizer_sha256": MetadataDetails(text, identity.sha256 or ""),
     }
-    reader = gguf.GGUFReader(file)
+    reader = GgufReader(file)
     rewritten = file.with_suffix(".whole")
     architecture = reader.get_field("general.architecture")
     assert architecture is not None, "the converter writes it"

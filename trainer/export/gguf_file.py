@@ -46,11 +46,11 @@ def convert(spec: Export, folder: Path, file: Path, kind: str) -> None:
 
 def require_described(file: Path, folder: Path) -> None:
     """Raises JobError if the file lacks the folder's template or its end token."""
-    import gguf
+    from trainer.runtime.gguf_reader import GgufReader
 
     if not file.exists():
         raise JobError("internal", "The converter left no file.")
-    fields = gguf.GGUFReader(file).fields
+    fields = GgufReader(file).fields
     template = fields.get("tokenizer.chat_template")
     if template is None or template.contents() != (folder / "chat_template.jinja").read_text():
         raise JobError("internal", "The converted file lacks the model's chat template.")
@@ -86,11 +86,13 @@ def _describe_like(file: Path, served: Path) -> None:
         copy_with_new_metadata,
     )
 
+    from trainer.runtime.gguf_reader import GgufReader
+
     names = ("tokenizer.chat_template", "tunery.base_model_id", "tunery.eos_token", "tunery.tokenizer_sha256")
-    fields = gguf.GGUFReader(served).fields
+    fields = GgufReader(served).fields
     text = gguf.GGUFValueType.STRING
     added = {name: MetadataDetails(text, fields[name].contents()) for name in names if name in fields}
-    reader = gguf.GGUFReader(file)
+    reader = GgufReader(file)
     rewritten = file.with_suffix(".whole")
     writer = gguf.GGUFWriter(rewritten, reader.fields["general.architecture"].contents())
     copy_with_new_metadata(reader, writer, added, [])

@@ -86,7 +86,9 @@ def for_file(importance: Path, gguf_file: Path, out: Path) -> None:
     """Writes the vectors under the names of a GGUF file's matrices; skips matrices that the file lacks."""
     import gguf
 
-    reader = gguf.GGUFReader(gguf_file)
+    from trainer.runtime.gguf_reader import GgufReader
+
+    reader = GgufReader(gguf_file)
     architecture = reader.fields["general.architecture"].contents()
     kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(kind, int(reader.fields[f"{architecture}.block_count"].contents()))

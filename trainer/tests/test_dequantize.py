@@ -13,6 +13,7 @@ from trainer.cli.prepare_base import convert
 from trainer.model.dequantize import dequantize
 from trainer.model.targets import targets_of
 from trainer.run.base_check import check_base
+from trainer.runtime.gguf_reader import GgufReader
 from trainer.tests.test_base_check import CONVERTERS, ENGINE
 
 LAYER = "model.layers.1."
@@ -84,9 +85,7 @@ def test_the_engine_computes_what_transformers_reads(tmp_path, name):
 
 
 def types_of(gguf_file: Path, end: str) -> set[str]:
-    import gguf
-
-    return {tensor.tensor_type.name for tensor in gguf.GGUFReader(gguf_file).tensors if tensor.name.endswith(end)}
+    return {tensor.tensor_type.name for tensor in GgufReader(gguf_file).tensors if tensor.name.endswith(end)}
 
 
 def test_other_quantizations_are_refused_with_a_sentence(tmp_path):

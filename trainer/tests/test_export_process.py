@@ -10,6 +10,7 @@ from pathlib import Path
 import gguf
 import pytest
 
+from trainer.runtime.gguf_reader import GgufReader
 from trainer.tests.conftest import ROOT
 from trainer.tests.exporting import write_adapter, write_spec
 from trainer.tests.make_tiny import TOKENIZER
@@ -103,7 +104,7 @@ def test_a_gguf_file_has_the_merged_weights_the_template_and_the_end_token(
     kind = {"Q4_K_M": "F32"}.get(quantization, quantization)
     assert out.name == f"{file_name}-{kind}.gguf"
     assert [path.name for path in folder.iterdir() if path.is_dir()] == ["out"]
-    reader = gguf.GGUFReader(out)
+    reader = GgufReader(out)
     long = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.token_type")
     fields = {key: field.contents() for key, field in reader.fields.items() if key not in long}
     assert fields["tokenizer.chat_template"] == (TOKENIZER / "chat_template.jinja").read_text()
@@ -132,13 +133,13 @@ def test_an_adapter_alone_is_a_gguf_file_with_template_and_end_token(tmp_path, c
     folder = tmp_path / "export"
     spec = write_spec(folder, convertible, adapter, format="gguf", merge=False, quantization=quantization)
     out = Path(make(spec, folder, lambda *_: None)["out"])
-    fields = {name: field.contents() for name, field in gguf.GGUFReader(out).fields.items()}
+    fields = {name: field.contents() for name, field in GgufReader(out).fields.items()}
     assert fields["general.type"] == "adapter"
     assert fields["tokenizer.chat_template"] == (TOKENIZER / "chat_template.jinja").read_text()
     assert fields["tunery.eos_token"] == "<|im_end|>"
     assert fields["tunery.base_model_id"] == "test/tiny"
     # Rows of four numbers (B of a small rank) do not fill a block of 32 and keep a wider type.
-    kinds = {tensor.name.rpartition(".")[2]: tensor.tensor_type.name for tensor in gguf.GGUFReader(out).tensors}
+    kinds = {tensor.name.rpartition(".")[2]: tensor.tensor_type.name for tensor in GgufReader(out).tensors}
     assert kinds == {"lora_a": quantization or "F16", "lora_b": "F16"}
     assert out.samefile(adapter.with_suffix(".gguf")) == (quantization is None)
 
@@ -163,7 +164,7 @@ def test_a_killed_export_reports_no_result_and_the_next_attempt_is_complete(
     result = lines_of(again)[-1]
     assert again.wait(10) == 0, again.stderr.read()
     assert [file.name for file in (folder / "out").iterdir()] == [Path(result["data"]["out"]).name]
-    gguf.GGUFReader(result["data"]["out"])
+    GgufReader(result["data"]["out"])
 
 
 @pytest.mark.full

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import gguf
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -14,6 +13,7 @@ from trainer.export.importance import for_file, measure
 from trainer.export.output import write_checkpoint_folder
 from trainer.export.reference import load_model, load_tokenizer, reference
 from trainer.export.reference_cache import has_importance
+from trainer.runtime.gguf_reader import GgufReader
 from trainer.tests.exporting import silent, write_adapter, write_spec
 
 ROWS = [
@@ -85,7 +85,7 @@ def test_every_matrix_of_the_converted_file_has_its_vector(spec, tmp_path):
     for_file(Path(spec.importance), file, tmp_path / "named.safetensors")
     named, measured = load_file(tmp_path / "named.safetensors"), load_file(spec.importance)
     tensors = [
-        tensor for tensor in gguf.GGUFReader(file).tensors if tensor.name.startswith("blk.") and len(tensor.shape) == 2
+        tensor for tensor in GgufReader(file).tensors if tensor.name.startswith("blk.") and len(tensor.shape) == 2
     ]
     matrices = {tensor.name: int(tensor.shape[0]) for tensor in tensors}
     assert {name: len(values) for name, values in named.items()} == matrices

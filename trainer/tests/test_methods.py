@@ -8,6 +8,7 @@ from trainer.model import fast_layers, fast_lora
 from trainer.model.load import load_tokenizer
 from trainer.run.artifact import save
 from trainer.runtime.files import sha256_of
+from trainer.runtime.gguf_reader import GgufReader
 from trainer.runtime.spec import read_spec
 from trainer.tests.conftest import DEVICE
 from trainer.tests.test_packing import gradients
@@ -94,7 +95,7 @@ def test_full_training_results_in_a_checkpoint_and_a_gguf_file(job, loop_of, con
     assert not torch.equal(
         before["model.layers.0.mlp.up_proj.weight"].cpu(), again["model.layers.0.mlp.up_proj.weight"]
     )
-    up = next(tensor for tensor in gguf.GGUFReader(made.gguf).tensors if tensor.name == "blk.0.ffn_up.weight")
+    up = next(tensor for tensor in GgufReader(made.gguf).tensors if tensor.name == "blk.0.ffn_up.weight")
     stored = torch.from_numpy(gguf.dequantize(up.data, up.tensor_type))
     torch.testing.assert_close(stored, again["model.layers.0.mlp.up_proj.weight"].detach(), atol=2e-3, rtol=0)
 

@@ -14,6 +14,7 @@ from trainer.model.tensors import read_checkpoint
 from trainer.run import base_check
 from trainer.run.artifact import FOLDERS, save, save_merged, write_folder
 from trainer.runtime.converters import PREDICTION_LAYERS, prediction_tensors
+from trainer.runtime.gguf_reader import GgufReader
 from trainer.runtime.hyperparameters import Lora
 from trainer.runtime.spec import Base, ModelSpec
 from trainer.tests.test_base_check import CONVERTERS, ENGINE
@@ -70,9 +71,7 @@ def layers_of(folder) -> list[int]:
 
 
 def layers_in(gguf_file) -> int:
-    import gguf
-
-    return len({tensor.name.split(".")[1] for tensor in gguf.GGUFReader(gguf_file).tensors if "blk." in tensor.name})
+    return len({tensor.name.split(".")[1] for tensor in GgufReader(gguf_file).tensors if "blk." in tensor.name})
 
 
 def test_merged_adapters_keep_them(tmp_path):

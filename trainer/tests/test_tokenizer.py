@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from trainer.runtime.gguf_reader import GgufReader
 from trainer.tests.make_tiny import TOKENIZER
 
 TRICKY = [
@@ -20,9 +21,7 @@ TRICKY = [
 
 @pytest.fixture(scope="module")
 def fields():
-    import gguf
-
-    return gguf.GGUFReader(TOKENIZER.parent / "model.gguf").fields
+    return GgufReader(TOKENIZER.parent / "model.gguf").fields
 
 
 def test_vocabulary_and_merges_equal_the_served_files(tokenizer, fields):
