@@ -3,7 +3,7 @@ import { useState } from 'react'
 import { classes } from '../lib/classes.ts'
 import { formatCount, formatNumber } from '../lib/format.ts'
 
-export interface Bar {
+interface Bar {
   label: string
   value: number
   /** Parts of the value, from the bottom; else the whole has the first colour. */

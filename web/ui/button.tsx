@@ -5,7 +5,7 @@ import { type ComponentProps, type ReactNode, useEffect, useState } from 'react'
 import { classes } from '../lib/classes.ts'
 import { Tooltip } from './tooltip.tsx'
 
-export type Variant = 'primary' | 'secondary' | 'quiet' | 'danger'
+type Variant = 'primary' | 'secondary' | 'quiet' | 'danger'
 export type Size = 'sm' | 'md'
 
 const variants: Record<Variant, string> = {

@@ -44,7 +44,7 @@ export const actionsColumn = {
   align: 'right',
 } as const
 
-export interface TableProps<T> {
+interface TableProps<T> {
   /** What the rows are: the table's name for screen readers. */
   label: string
   columns: readonly Column<T>[]
@@ -78,8 +78,8 @@ const virtualFrom = 100
 const rowHeight = 44
 const fromClasses = { sm: 'max-sm:hidden', md: 'max-md:hidden', lg: 'max-lg:hidden' }
 
-export function Table<T extends object>(props: TableProps<T>) {
-  const { label, columns, rows, rowId, link, onOpen, selected, onSelect, sort, empty, more, maxHeight, rowTone } = props
+/** The rows in the order that the reader chose. */
+function useSorted<T extends object>({ columns, rows, rowId, sort }: TableProps<T>) {
   const definitions = useMemo(() => {
     const helper = createColumnHelper<typeof features, T>()
     return helper.columns(
@@ -96,7 +96,7 @@ export function Table<T extends object>(props: TableProps<T>) {
     )
   }, [columns, rows])
   const data = useMemo(() => [...rows], [rows])
-  const table = useTable({
+  return useTable({
     features,
     columns: definitions as never,
     data,
@@ -104,6 +104,11 @@ export function Table<T extends object>(props: TableProps<T>) {
     initialState: { sorting: sort ? [sort] : [] },
     enableMultiSort: false,
   })
+}
+
+export function Table<T extends object>(props: TableProps<T>) {
+  const { label, columns, rows, rowId, link, onOpen, selected, onSelect, empty, more, maxHeight, rowTone } = props
+  const table = useSorted(props)
   const all = table.getRowModel().rows as unknown as Row<typeof features, T>[]
   const virtual = all.length > virtualFrom
   const scroller = useRef<HTMLDivElement>(null)
@@ -185,41 +190,15 @@ export function Table<T extends object>(props: TableProps<T>) {
                   />
                 </th>
               )}
-              {columns.map((column) => {
-                const sorted = table.getColumn(column.id)?.getIsSorted()
-                return (
-                  <th
-                    key={column.id}
-                    scope="col"
-                    aria-sort={sorted === 'asc' ? 'ascending' : sorted === 'desc' ? 'descending' : undefined}
-                    className={classes(
-                      headClass,
-                      column.align === 'right' && 'text-right',
-                      column.from && fromClasses[column.from],
-                      // Beside many columns the table scrolls before this one is cut to nothing.
-                      column.grow && columns.length > 6 && 'min-w-44',
-                    )}
-                    style={{ width: column.width }}
-                  >
-                    {column.value ? (
-                      <button
-                        type="button"
-                        className="-mx-1 inline-flex items-center gap-1 rounded-sm px-1 hover:text-ink [&_svg]:size-3.5"
-                        onClick={() => table.getColumn(column.id)?.toggleSorting()}
-                      >
-                        {column.header}
-                        {sorted === 'asc' ? (
-                          <ArrowUp aria-hidden />
-                        ) : sorted === 'desc' ? (
-                          <ArrowDown aria-hidden />
-                        ) : null}
-                      </button>
-                    ) : (
-                      column.header
-                    )}
-                  </th>
-                )
-              })}
+              {columns.map((column) => (
+                <HeadCell
+                  key={column.id}
+                  column={column}
+                  columns={columns.length}
+                  sorted={table.getColumn(column.id)?.getIsSorted()}
+                  onSort={() => table.getColumn(column.id)?.toggleSorting()}
+                />
+              ))}
             </tr>
           </thead>
           <tbody>
@@ -250,17 +229,14 @@ export function Table<T extends object>(props: TableProps<T>) {
                   </td>
                 )}
                 {columns.map((column, place) => (
-                  <td
+                  <Cell
                     key={column.id}
-                    className={classes(
-                      cellClass,
-                      column.align === 'right' && 'text-right',
-                      column.from && fromClasses[column.from],
-                      column.grow ? 'w-full max-w-0 truncate' : 'whitespace-nowrap',
-                    )}
-                  >
-                    <Cell column={column} row={row.original} opens={place === 0} link={link} onOpen={onOpen} />
-                  </td>
+                    column={column}
+                    row={row.original}
+                    opens={place === 0}
+                    link={link}
+                    onOpen={onOpen}
+                  />
                 ))}
               </tr>
             ))}
@@ -284,13 +260,66 @@ const headClass =
   'text-muted first:pl-4 last:pr-4'
 const cellClass = 'relative border-b border-line px-3 py-2.5 align-middle first:pl-4 last:pr-4 group-last:border-b-0'
 
-function Cell<T>({
+function HeadCell<T>({
   column,
-  row,
-  opens,
-  link,
-  onOpen,
-}: { column: Column<T>; row: T; opens: boolean } & Pick<TableProps<T>, 'link' | 'onOpen'>) {
+  columns,
+  sorted,
+  onSort,
+}: {
+  column: Column<T>
+  /** How many there are. */
+  columns: number
+  sorted: 'asc' | 'desc' | false | undefined
+  onSort: () => void
+}) {
+  return (
+    <th
+      scope="col"
+      aria-sort={sorted === 'asc' ? 'ascending' : sorted === 'desc' ? 'descending' : undefined}
+      className={classes(
+        headClass,
+        column.align === 'right' && 'text-right',
+        column.from && fromClasses[column.from],
+        // Beside many columns the table scrolls before this one is cut to nothing.
+        column.grow && columns > 6 && 'min-w-44',
+      )}
+      style={{ width: column.width }}
+    >
+      {column.value ? (
+        <button
+          type="button"
+          className="-mx-1 inline-flex items-center gap-1 rounded-sm px-1 hover:text-ink [&_svg]:size-3.5"
+          onClick={onSort}
+        >
+          {column.header}
+          {sorted === 'asc' ? <ArrowUp aria-hidden /> : sorted === 'desc' ? <ArrowDown aria-hidden /> : null}
+        </button>
+      ) : (
+        column.header
+      )}
+    </th>
+  )
+}
+
+type CellProps<T> = { column: Column<T>; row: T; opens: boolean } & Pick<TableProps<T>, 'link' | 'onOpen'>
+
+function Cell<T>(props: CellProps<T>) {
+  const { column } = props
+  return (
+    <td
+      className={classes(
+        cellClass,
+        column.align === 'right' && 'text-right',
+        column.from && fromClasses[column.from],
+        column.grow ? 'w-full max-w-0 truncate' : 'whitespace-nowrap',
+      )}
+    >
+      <Content {...props} />
+    </td>
+  )
+}
+
+function Content<T>({ column, row, opens, link, onOpen }: CellProps<T>) {
   const value = column.value?.(row)
   const content = column.cell ? column.cell(row) : typeof value === 'number' ? formatNumber(value, 6) : value
   if (!opens || !(link || onOpen)) return content
