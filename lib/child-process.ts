@@ -37,7 +37,7 @@ export interface ChildOptions {
 }
 
 /** How a child ended. */
-export interface ChildEnd {
+interface ChildEnd {
   /** Null after a signal. */
   status: number | null
   killed_by: NodeJS.Signals | null

@@ -14,7 +14,7 @@ const reserveMax = 64
 const backstop = 4 * reserveMax
 const healthPath = /^\/health(\/(live|ready))?\/?(\?|$)/
 
-export interface ConnectionLimits {
+interface ConnectionLimits {
   /** Most connections of all clients, besides the reserve. */
   connections_max: number
   /** Most connections of an address (of IPv6: a /64) whose request in progress, if any, has shown no right key. */

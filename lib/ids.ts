@@ -27,7 +27,7 @@ export function randomBase62(length: number): string {
   return text
 }
 
-export type IdPrefix =
+type IdPrefix =
   | 'acc'
   | 'usr'
   | 'key'

@@ -2,7 +2,7 @@
  * Cache of lookups. Call `clear` after each change in this process; changes by other processes show after `ttl_ms` at
  * most. Lookups that find nothing are not cached.
  */
-export interface TtlCache<T> {
+interface TtlCache<T> {
   /**
    * Returns the cached value at once, else a promise of what `lookUp` finds. A value that was looked up for another
    * `version` is outdated.

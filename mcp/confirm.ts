@@ -58,7 +58,7 @@ type Confirmed =
 
 export type Confirm = (request: ConfirmRequest) => Promise<Confirmed>
 
-export interface Confirmations {
+interface Confirmations {
   issue(tool: string, args: object): { confirmation: string; expires_at: string }
   /** Uses a token up. Throws a ToolError where it is not for this call. */
   redeem(confirmation: string, tool: string, args: object): void

@@ -11,7 +11,7 @@ import { Refusal, refuse, unauthorized } from './refusal.ts'
 import { createMcpServer } from './server.ts'
 import { makeRoom, type Session } from './sessions.ts'
 
-export interface HttpSettings {
+interface HttpSettings {
   /** The service, with its version: https://tunery.example.com/v1. */
   url: string
   version: string

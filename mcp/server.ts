@@ -12,7 +12,7 @@ import { tools } from './tools/all.ts'
 import { chatTokensUnasked } from './tools/serving.ts'
 import type { Scope, Tool, ToolContext } from './tools/tool.ts'
 
-export interface McpServerSettings {
+interface McpServerSettings {
   tunery: Tunery
   /** The key of the client, to keep it out of everything that is written. */
   key: string

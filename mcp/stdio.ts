@@ -4,7 +4,7 @@ import { Tunery } from '../sdk/index.ts'
 import { createFileReader } from './files.ts'
 import { createMcpServer } from './server.ts'
 
-export interface StdioSettings {
+interface StdioSettings {
   /** The service, with its version: https://tunery.example.com/v1. */
   url: string
   key: string

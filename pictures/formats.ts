@@ -14,7 +14,7 @@ export type PictureFormat = (typeof pictureFormats)[number]
 export class PictureError extends Error {}
 
 /** `width` and `height` in pixels, as the file stores them: an orientation that it names is not applied. */
-export interface PictureHeader {
+interface PictureHeader {
   format: PictureFormat
   width: number
   height: number

@@ -8,7 +8,7 @@ interface Options {
   onProblem(message: string): void
 }
 
-export interface BoundedExport extends SpanExporter {
+interface BoundedExport extends SpanExporter {
   /** Gives a processor with a queue of `queue_max` spans no more than that. */
   guard(processor: SpanProcessor): SpanProcessor
 }

@@ -3,7 +3,7 @@
 /** A bad variable; the message says what to write. */
 export class TracingSettingError extends Error {}
 
-export interface TracingSettings {
+interface TracingSettings {
   sampler: 'always_on' | 'always_off' | 'traceidratio'
   /** Follow the caller's decision where there is one. */
   parent_based: boolean

@@ -11,7 +11,7 @@ import type { GlobalOptions } from '../support/options.ts'
 import { connect } from '../support/service.ts'
 import { explained } from './explained.ts'
 
-export interface ImportEvalsOptions extends GlobalOptions {
+interface ImportEvalsOptions extends GlobalOptions {
   judge?: string
   model?: string
   dryRun?: boolean

@@ -11,7 +11,7 @@ import { connect } from '../support/service.ts'
 import { checkRows } from './datasets.ts'
 import { explained } from './explained.ts'
 
-export interface ImportOptions extends GlobalOptions {
+interface ImportOptions extends GlobalOptions {
   model?: string
   training?: string
   validation?: string

@@ -1,6 +1,6 @@
 // How the program was started: from a checkout of Tunery, or as the package that npm installed.
 
-export interface Invocation {
+interface Invocation {
   /** What users type. */
   name: string
   version: string

@@ -17,7 +17,7 @@ const chunkTokensFirst = 64
 /** Weight of a new measurement in the moving average. */
 const smoothing = 0.3
 
-export interface PrefillSpeed {
+interface PrefillSpeed {
   /** Prompt tokens that fit into `ms` milliseconds, by the steps measured so far. */
   tokensIn(ms: number): number
   /** How long a step of so many sequences takes with one token, or a draft, of each; 0 if none was measured. */

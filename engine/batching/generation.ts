@@ -102,7 +102,7 @@ export function createGeneration(request: GenerationRequest, events: GenerationE
   }
 }
 
-export interface SampledToken {
+interface SampledToken {
   token: number
   token_logprobs: TokenLogprobs | null
 }

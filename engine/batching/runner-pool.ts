@@ -37,7 +37,7 @@ export interface PooledRunner {
   grow_retry_at_ms: number
   closed: boolean
 }
-export interface PoolHooks {
+interface PoolHooks {
   /** A context is ready, or could not be created. */
   onChange(): void
   /** A runner could not be created. */

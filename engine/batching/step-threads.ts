@@ -27,7 +27,7 @@ const retryMax_ms = 5000
 /** Another thread has paid if the steps keep it for this long. */
 const paid_ms = 1000
 
-export type StepThreads = ThreadChoice
+type StepThreads = ThreadChoice
 
 /** `max`: all compute threads. The choice is `max` while steps get the cores for it. */
 export function createStepThreads(max: number, times: CoreTimes, now = () => performance.now()): StepThreads {

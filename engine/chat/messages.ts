@@ -33,7 +33,7 @@ export interface TemplateTool {
 const argumentBounds = { depth: 32, values: 20_000, characters: 1_000_000 }
 
 /** What a model can see: `can_see` where it is loaded with its projector. */
-export interface Sight extends TemplateSight {
+interface Sight extends TemplateSight {
   can_see: boolean
 }
 

@@ -8,7 +8,7 @@ import { ExactNumber } from './python-text.ts'
 
 /** Variables of a template. */
 export type Variables = Record<string, unknown>
-export interface RenderOptions {
+interface RenderOptions {
   /** Markers of answers (<think>, <tool_call>), which stay control tokens in assistant messages. */
   answer_texts: readonly string[]
   /** Turn every spelled control token into a token, no matter who wrote it. */

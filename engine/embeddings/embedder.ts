@@ -8,7 +8,7 @@ import type { Context } from '../llama/context.ts'
 import type { Model } from '../llama/model.ts'
 import type { ServedModel } from '../models/models.ts'
 
-export interface EmbeddingShape {
+interface EmbeddingShape {
   sequences: number
   tokens_per_sequence: number
   batch_tokens: number

@@ -22,7 +22,7 @@ export const jsonDialect: Dialect = {
 }
 
 /** All arguments as one object. */
-export interface ObjectArguments {
+interface ObjectArguments {
   kind: 'object'
   /** From the name to the object. */
   before: string

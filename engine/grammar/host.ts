@@ -23,7 +23,7 @@ export interface SessionState {
   tokens: number[]
 }
 
-export interface WorkerOptions {
+interface WorkerOptions {
   vocab: VocabData
   limits: {
     start_ms: number

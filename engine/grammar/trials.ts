@@ -4,7 +4,7 @@
 import { ApiError } from '../../contract/errors.ts'
 import type { GrammarWorker } from './host.ts'
 
-export interface TrialLimits {
+interface TrialLimits {
   /** Time slice on the first worker, in milliseconds of CPU time. */
   slice_ms: number
   /** Limit of unfinished trials per account. */

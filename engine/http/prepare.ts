@@ -10,7 +10,7 @@ import type { TokenizeOptions } from '../tokenizer/tokenizer.ts'
 import type { PictureSpan } from '../vision/picture-tokens.ts'
 
 export type SamplingFields = Partial<Sampling & Pick<ChatRequest, 'max_completion_tokens'>>
-export interface PreparedGeneration {
+interface PreparedGeneration {
   request: Omit<GenerationRequest, 'stop' | 'grammar' | 'control_texts' | 'top_logprobs' | 'account' | 'background'>
   /** Index of the runner size to start in. */
   size_class: number

@@ -7,10 +7,10 @@ type Callback = (error: unknown, result: Pointer) => void
 export type LoadModel = ((path: string, params: ModelParams) => Pointer) & {
   async: (path: string, params: ModelParams, done: Callback) => void
 }
-export type InitContext = ((model: Pointer, params: ContextParams) => Pointer) & {
+type InitContext = ((model: Pointer, params: ContextParams) => Pointer) & {
   async: (model: Pointer, params: ContextParams, done: Callback) => void
 }
-export interface Quantize {
+interface Quantize {
   async: (from: string, to: string, params: QuantizeParams, done: (error: unknown, status: number) => void) => void
 }
 export type Tokenize = (

@@ -6,7 +6,7 @@ import { childEnv, runToEnd } from '../../lib/child-process.ts'
 import { eightBitsFile, eightBitsProblem, readEightBits, writeEightBitsRecord } from '../../lib/eight-bits.ts'
 import type { Models, OpenedFile, ServedModel } from './models.ts'
 
-export interface EightBitsMaker {
+interface EightBitsMaker {
   /** Makes the form of this base, measures it, and lets it be served. */
   make(served: ServedModel): void
 }

@@ -26,7 +26,7 @@ export function createTextOutput(stop: readonly string[]): TextOutput {
   }
 }
 
-export interface StopFilter {
+interface StopFilter {
   /** Appends text. Returns what can be sent now, and whether a stop sequence has ended the text. */
   push(text: string): StopFiltered
   /** Returns the text held back as a possible stop sequence. The filter is as new afterwards. */

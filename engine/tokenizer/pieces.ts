@@ -3,7 +3,7 @@
 import type { Vocab } from '../llama/vocab.ts'
 
 /** In UTF-16 code units. */
-export interface PieceBounds {
+interface PieceBounds {
   wanted: number
   max: number
 }

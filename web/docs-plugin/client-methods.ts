@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
 
-export interface ClientMethod {
+interface ClientMethod {
   /** Such as `jobs.create`. */
   name: string
   /** Its arguments in order: parameters of the path by name, `body`, `query`, `file`, … */

@@ -5,7 +5,7 @@ import { tunery } from './api.ts'
 import { isOver } from './events.ts'
 import { formatDuration } from './format.ts'
 
-export type JobAction = 'pause' | 'resume' | 'cancel'
+type JobAction = 'pause' | 'resume' | 'cancel'
 
 /** What may be asked of a job as it is now. */
 export function actionsOf(job: Job): JobAction[] {

@@ -13,7 +13,7 @@ import {
 } from 'lucide-react'
 import type { Scope } from '../../contract/scopes.ts'
 
-export interface NavigationEntry {
+interface NavigationEntry {
   to: string
   label: string
   icon: LucideIcon

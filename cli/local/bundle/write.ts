@@ -16,7 +16,7 @@ export interface NamedFile {
   name: string
   file: string
 }
-export interface BundleOptions {
+interface BundleOptions {
   model: NamedFile
   /** The projector of a model that reads pictures. */
   projector?: string | undefined

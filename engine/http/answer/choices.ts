@@ -18,7 +18,7 @@ export interface AnswerSink {
   failed(error: ApiError): void
 }
 
-export interface ChoicesOptions {
+interface ChoicesOptions {
   count: number
   /** Sum over all prompts; each prompt counts once, however many choices it has. */
   prompt_tokens: number

@@ -8,7 +8,7 @@ const interval_ms_per_stream = 10
 /** With many streams; still one flush per word for a fast reader. */
 const interval_ms_max = 200
 
-export interface FlushSchedule {
+interface FlushSchedule {
   /** Registers a stream. Call the returned function once, when the stream ends. */
   join(): () => void
   /** Whether a flush is due since `written_at_ms`, on the clock of performance.now(). */

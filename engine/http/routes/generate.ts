@@ -37,7 +37,7 @@ export interface GenerationServices {
   onFault(error: unknown, ids: LogIds): void
 }
 
-export interface GenerationBody extends SamplingFields {
+interface GenerationBody extends SamplingFields {
   model: string
   stream?: boolean | null | undefined
   stream_options?: { include_usage?: boolean | null | undefined } | null | undefined

@@ -61,7 +61,7 @@ interface ScoredRow {
  * Creates a context for one sequence of `tokens`, with batches of `outputs` tokens that may all have logits.
  * `batch_tokens`: most vectors of a batch.
  */
-export type CreateScoringContext = (
+type CreateScoringContext = (
   served: ServedModel,
   tokens: number,
   outputs: number,

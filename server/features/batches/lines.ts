@@ -25,7 +25,7 @@ export async function* readLines(file: string): AsyncGenerator<BatchLine> {
   }
 }
 
-export interface CheckedFile {
+interface CheckedFile {
   total: number
   /** The model of all requests; null if they name several. */
   model: string | null

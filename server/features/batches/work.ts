@@ -19,7 +19,7 @@ import { type BatchLine, checkLines, readLines } from './lines.ts'
 import { openResults, type Result, type Results, type Tokens } from './results.ts'
 import * as store from './store.ts'
 
-export interface BatchWork {
+interface BatchWork {
   db: Db
   queue: Queue
   files: Files

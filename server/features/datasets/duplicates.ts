@@ -11,7 +11,7 @@ const batchRows = 8192
 const maxInFlight = 8
 const encoder = new TextEncoder()
 
-export interface DuplicateFinder {
+interface DuplicateFinder {
   /**
    * `row` is its JSON, with hashes in the place of pictures. Prompts of rows with the same messages are compared; give
    * none for a row whose prompt has more than these.

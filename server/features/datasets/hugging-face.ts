@@ -21,7 +21,7 @@ const Source = z.strictObject({
   config: Name.optional(),
   revision: Name.refine(staysInside, 'must be a branch, tag or commit').optional(),
 })
-export type HubSource = z.infer<typeof Source>
+type HubSource = z.infer<typeof Source>
 
 /**
  * The hub dataset that an uploaded JSON file names; undefined if the file is a dataset itself. Throws Unreadable if the
@@ -53,7 +53,7 @@ interface Hub {
 }
 
 /** Throws if the disk has no space for this many more bytes. */
-export type RequireDiskSpace = (bytes: number) => Promise<void>
+type RequireDiskSpace = (bytes: number) => Promise<void>
 
 const formats = ['parquet', 'jsonl', 'csv'] as const
 /** The branch with the hub's parquet conversion of a public dataset. */

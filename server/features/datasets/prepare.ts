@@ -33,7 +33,7 @@ const expansionAllowance_bytes = 64e6
 /** Rows have their texts twice, as messages and as they were uploaded, beside the names of fields. */
 const expansionKept = 4
 
-export interface PrepareWork {
+interface PrepareWork {
   db: Db
   queue: Queue
   servers: Pick<Servers, 'list'>

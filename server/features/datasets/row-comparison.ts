@@ -21,7 +21,7 @@ export interface DuplicateReport {
 /** How many errors, and how many warnings, are listed. */
 export const maxListed = 100
 
-export interface RowComparison {
+interface RowComparison {
   add(batch: RowBatch): void
   readonly found: DuplicateReport
 }

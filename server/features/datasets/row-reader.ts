@@ -6,7 +6,7 @@ const every = 1000
 /** A million rows have 1,000 places, some 60 kB. */
 const datasetsMax = 64
 
-export interface RowReader {
+interface RowReader {
   /** The rows of a dataset's file from number `first` on, counted from 1, with their lines in it. */
   from(id: string, file: string, first: number): AsyncGenerator<{ row: number; line: number; json: string }>
 }

@@ -26,7 +26,7 @@ import { requireLearnable, withTokens } from './token-report.ts'
 import type { PictureTokens, Preview as RowPreview, Tokens } from './tokens.ts'
 import { DatasetUploads } from './uploads.ts'
 
-export interface TrainingRows {
+interface TrainingRows {
   path: string
   sha256: string
   rows: number

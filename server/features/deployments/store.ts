@@ -10,7 +10,7 @@ import type { NewRow, Row } from '../../platform/db/schema.ts'
 export const queueKind = 'deployment'
 
 export type DeploymentRow = Row<'deployments'>
-export type ChangeRow = Row<'deployment_history'>
+type ChangeRow = Row<'deployment_history'>
 
 export const insert = (trx: Trx, deployment: NewRow<'deployments'>) =>
   trx.insertInto('deployments').values(deployment).execute()

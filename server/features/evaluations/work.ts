@@ -28,7 +28,7 @@ import { type EvaluationItem, type RowFile, readItems, requestOf, rowsOf } from 
 import type { Evaluations } from './service.ts'
 import * as store from './store.ts'
 
-export interface EvaluationWork {
+interface EvaluationWork {
   db: Db
   queue: Queue
   datasets: Pick<Datasets, 'ready' | 'asFiles' | 'source'>

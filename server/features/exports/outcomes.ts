@@ -30,7 +30,7 @@ const retries = createRetryPolicy({
   disk_full: diskFullRule,
 })
 
-export interface CompletedExport extends ExportOutput {
+interface CompletedExport extends ExportOutput {
   packed: { path: string; file: ExportFile }
   pushed: PushResult | null
 }

@@ -33,7 +33,7 @@ const Reply = z.object({
     .length(1),
 })
 
-export interface VerifyGgufOptions {
+interface VerifyGgufOptions {
   /** The exported GGUF. For an adapter, `base` is what it applies to. */
   file: string
   base: Pick<ExportSource['base'], 'gguf' | 'projector'> | undefined

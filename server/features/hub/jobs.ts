@@ -26,7 +26,7 @@ const retryPolicy = (retry_ms: number) =>
 /** Interval of progress writes. */
 const progress_ms = 1000
 
-export interface DownloadWork {
+interface DownloadWork {
   downloads: Downloads
   hub: Hub
   modelsDir: string

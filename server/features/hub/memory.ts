@@ -107,7 +107,7 @@ export function trainingSeconds({ family, active_parameters }: Sized, machine: M
   return ((timed.tokens * 4 * active_parameters) / rate) * (hasFastLayers(family) ? 1 : slower)
 }
 
-export interface NeedsOptions {
+interface NeedsOptions {
   base: Sized | undefined
   /** Whether it can be trained, given the memory. */
   trainable: boolean

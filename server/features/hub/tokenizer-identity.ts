@@ -3,7 +3,7 @@ import { existsSync, readFileSync, statSync } from 'node:fs'
 import path from 'node:path'
 
 /** The tokenizer and chat template of a base, stored in a job. trainer/data/tokenizer_identity.py computes the same. */
-export interface TokenizerIdentity {
+interface TokenizerIdentity {
   /** SHA-256 of tokenizer.json. */
   sha256: string | null
   chat_template_sha256: string

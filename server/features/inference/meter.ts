@@ -2,7 +2,7 @@
 import type { TokenCounts } from '../serving/index.ts'
 import type { UsageFinish, Usage as UsageJournal, UsageKind } from '../usage/index.ts'
 
-export interface MeteredRequest {
+interface MeteredRequest {
   request_id: string
   account_id: string
   key_id: string
@@ -15,7 +15,7 @@ export interface MeteredRequest {
 export type MeteredUsage = Parameters<UsageJournal['record']>[0]
 
 /** Prices per million tokens. */
-export interface Prices {
+interface Prices {
   input_per_million_tokens: number
   output_per_million_tokens: number
 }

@@ -26,7 +26,7 @@ import { statusOf } from './store.ts'
 
 const ended = new Set(['completed', 'failed', 'cancelled'])
 
-export interface JobsOptions extends Omit<JobCreationOptions, 'pendingWeights' | 'responses'> {
+interface JobsOptions extends Omit<JobCreationOptions, 'pendingWeights' | 'responses'> {
   events: EventBus
   /** Wakes readers of a job's events. */
   changes: ChangeNotifier

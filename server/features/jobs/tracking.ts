@@ -9,7 +9,7 @@ import type { TrainerEvent } from '../../platform/trainer/trainer.ts'
 import { openaiRequestOf } from './openai/request.ts'
 import type { JobRow } from './store.ts'
 
-export interface TrackingSettings {
+interface TrackingSettings {
   kind: 'none' | 'tensorboard' | 'mlflow' | 'wandb'
   /** A folder for TensorBoard, a URL for the others. */
   target: string

@@ -5,7 +5,7 @@ import type { Logger } from 'pino'
 import type { Machine } from '../../../contract/machine.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
 
-export interface DiskUsage {
+interface DiskUsage {
   /** The file system as it is now, and the last count; starts another one if that is old. */
   read(): Promise<Omit<Machine['disk'], 'kept_free_bytes'>>
   /** Waits for the count in progress. */

@@ -40,7 +40,7 @@ export interface ScalingDecision {
   to: number
 }
 
-export interface AutoscalerInput {
+interface AutoscalerInput {
   now: number
   policy: ScalingPolicy
   /** Oldest first, at least those of `observationsKept_ms`. */
@@ -53,7 +53,7 @@ export interface AutoscalerInput {
   decisions: readonly ScalingDecision[]
 }
 
-export interface AutoscalerResult {
+interface AutoscalerResult {
   replicas: number
   /** Why, as a sentence for people. */
   reason: string

@@ -4,7 +4,7 @@ import { Email } from '../../../contract/members.ts'
 import { lazy } from '../../../lib/lazy.ts'
 import type { Secrets } from '../../platform/storage/secrets.ts'
 
-export interface OidcSettings {
+interface OidcSettings {
   issuer: string
   client_id: string
   client_secret: string

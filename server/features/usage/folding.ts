@@ -2,7 +2,7 @@ import { once } from 'node:events'
 import { Worker } from 'node:worker_threads'
 import type { FoldResult, FoldSettings } from './fold-thread.ts'
 
-export interface Folding {
+interface Folding {
   /** Folds one journal file into the database and removes it. Call it for one file at a time. */
   fold(file: string): Promise<void>
   close(): Promise<void>

@@ -25,7 +25,7 @@ import type { NewRow } from '../../platform/db/schema.ts'
 
 const pending_max = 100_000
 
-export interface Journal {
+interface Journal {
   append(record: UsageRecord): void
   /** Closes the current file; the next record starts another. Returns the closed files, oldest first. */
   rotate(): string[]

@@ -41,7 +41,7 @@ export interface Destination {
   lost_servers?: readonly string[] | undefined
 }
 
-export interface MoveResult {
+interface MoveResult {
   tables: TableResult[]
   rows: number
   files: number

@@ -38,7 +38,7 @@ export interface Notifications {
 }
 
 /** Carries notifications to other processes. */
-export interface Channel {
+interface Channel {
   /** Must not reject: a lost notification delays others, and nothing more. */
   send(notifications: Notification[]): Promise<void>
   /** Receives those of the other processes until closed. `onGap` is called when some may have been missed. */

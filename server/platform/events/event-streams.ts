@@ -16,7 +16,7 @@ export interface NewEvent {
 }
 type EventRow = Omit<JobEvents, 'job_id'>
 
-export interface EventResponse<T extends string> {
+interface EventResponse<T extends string> {
   type: T
   message: string
   seq: number

@@ -32,7 +32,7 @@ export async function recordEvent(
     .execute()
 }
 
-export interface EventRef {
+interface EventRef {
   id: string
   account_id: string
   type: string

@@ -71,7 +71,7 @@ const deleteBatch = async (db: Db, statement: RawBuilder<unknown>) =>
   ((await statement.execute(db)).numAffectedRows ?? 0n) === BigInt(rowsPerStatement)
 
 /** Removes the files of a feature that have expired at `now`. */
-export type RemoveExpiredFiles = (now: number) => Promise<void>
+type RemoveExpiredFiles = (now: number) => Promise<void>
 
 /** Sweeps now and every hour. `close()` waits for the current sweep. */
 export function startSweeping(

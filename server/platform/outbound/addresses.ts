@@ -9,7 +9,7 @@ import { ConfigError } from '../../config.ts'
 type Address = ipaddr.IPv4 | ipaddr.IPv6
 
 /** An address range that the operator allows. A null port allows all ports. */
-export interface AllowedRange {
+interface AllowedRange {
   range: [Address, number]
   port: number | null
 }

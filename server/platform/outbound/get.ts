@@ -15,7 +15,7 @@ export class GetError extends Error {
   }
 }
 
-export interface GetOptions {
+interface GetOptions {
   rules: AddressRules
   resolve: Resolve
   /** From the look-up of the name to the last byte, redirects included. */

@@ -18,7 +18,7 @@ interface RetryDecision {
   delay_ms: number
 }
 
-export interface RetryPolicy<Failure extends string> {
+interface RetryPolicy<Failure extends string> {
   /** Decides what follows a failure after `earlier` failures of the same kind in a row. */
   after(failure: Failure, earlier?: number): RetryDecision
 }

@@ -16,7 +16,7 @@ export interface ServedFile {
   sha256: string
 }
 
-export interface EngineApplication {
+interface EngineApplication {
   /** Name of the deployment: unique, letters, digits and dashes. */
   id: string
   /** Made by `packEngine`. */

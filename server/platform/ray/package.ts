@@ -11,7 +11,7 @@ export interface CodePackage {
   content: Buffer
 }
 
-export interface PackedFolder {
+interface PackedFolder {
   folder: string
   /** Globs of its files. */
   patterns: string[]

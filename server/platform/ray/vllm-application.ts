@@ -15,7 +15,7 @@ export interface VllmFile {
   cache: boolean
 }
 
-export interface VllmApplication {
+interface VllmApplication {
   /** Name of the deployment: unique, letters, digits and dashes. */
   id: string
   /** Made by `packVllm`. */

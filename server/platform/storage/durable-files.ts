@@ -46,7 +46,7 @@ export function createFileHashes(): (file: string) => Promise<StoredFile> {
   }
 }
 
-export interface TreeFile extends StoredFile {
+interface TreeFile extends StoredFile {
   /** Relative to the folder, with slashes. */
   path: string
 }

@@ -2,7 +2,7 @@
 import { closeSync, openSync, readdirSync, readSync } from 'node:fs'
 import path from 'node:path'
 
-export interface TensorInfo {
+interface TensorInfo {
   dtype: string
   shape: number[]
   /** Start and end of its bytes, counted from the end of the header. */

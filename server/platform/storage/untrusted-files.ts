@@ -16,7 +16,7 @@ const waiting_ms = 60_000
 const min_picture_bytes_per_ms = 1_000
 
 /** The script's output, or why it was stopped: the end of the sentence "The file cannot be read: …". */
-export type ScriptOutcome = { stdout: string } | { stopped: string }
+type ScriptOutcome = { stdout: string } | { stopped: string }
 
 /** Runs one of the service's scripts on an untrusted file. Rejects if the script itself fails or `signal` aborts. */
 export async function readUntrusted(

@@ -1,6 +1,6 @@
 // The metrics of this process's engines as one answer to a scrape.
 
-export interface EngineText {
+interface EngineText {
   /** `shared` for the engine of all models; a replica's place on the machine. */
   engine: string
   /** Its metrics in the text format. */

@@ -19,7 +19,7 @@ const rich = (text: string): ReactNode =>
     ),
   )
 
-export interface SettingProps {
+interface SettingProps {
   info: HyperparameterInfo
   value: unknown
   onChange: (value: unknown) => void

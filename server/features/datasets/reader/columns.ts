@@ -27,7 +27,7 @@ type Fields = Record<string, unknown>
 /** How the rows of a table are read: values may be JSON in text, and columns of other names are ignored. */
 const table: Table = { columns: knownColumns, valuesOf }
 
-export type ToRow = (record: Fields) => UploadedRow | Problem
+type ToRow = (record: Fields) => UploadedRow | Problem
 
 /**
  * The conversion of a table's rows; undefined for an unsupported layout. Pictures are placed in its messages, and not

@@ -14,7 +14,7 @@ export type Fetched = { file: string } | { problem: string }
 /** The file in that folder that has what became of each address. */
 export const fetchedIndex = 'index.json'
 
-export type FetchedPictures = (address: string) => Promise<Buffer>
+type FetchedPictures = (address: string) => Promise<Buffer>
 
 /** Reads the folder of an upload's fetched pictures. The function throws PictureError for one that is not there. */
 export async function openFetched(folder: string): Promise<FetchedPictures> {

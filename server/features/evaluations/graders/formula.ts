@@ -15,7 +15,7 @@ const maxDepth = 50
 
 export class FormulaError extends Error {}
 
-export type Formula = (scores: Readonly<Record<string, number>>) => number
+type Formula = (scores: Readonly<Record<string, number>>) => number
 
 /** Compiles a formula over the scores of these names. Throws FormulaError. */
 export function compileFormula(text: string, names: readonly string[]): Formula {

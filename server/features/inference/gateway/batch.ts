@@ -9,10 +9,10 @@ import type { TokenCounts } from '../../serving/index.ts'
 const concurrency = 16
 
 /** Answers one request of the batch with JSON. */
-export type AnswerOne = (request: ChatRequest, index: number) => Promise<{ bytes: Buffer; counts: TokenCounts }>
+type AnswerOne = (request: ChatRequest, index: number) => Promise<{ bytes: Buffer; counts: TokenCounts }>
 
 /** The account's limits, which apply to each request of a batch. */
-export interface BatchLimits {
+interface BatchLimits {
   /** Counts one request. Throws an ApiError if the limit is reached. */
   countRequest(): Promise<void>
   /** Takes a concurrency slot. Resolves with its release function; undefined if none is free. */

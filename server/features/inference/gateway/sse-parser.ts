@@ -16,7 +16,7 @@ const data_ = Buffer.from('data: ')
 const dataOffset = 'data: '.length
 const event_max = 16 * 1024 * 1024
 
-export interface SseParser {
+interface SseParser {
   /** Takes the next bytes and returns complete events for the client; undefined if there are none. */
   feed(chunk: Buffer): Buffer | undefined
   /** The stream's final usage. */

@@ -10,7 +10,7 @@ import { streamHeaders } from '../../../platform/http/ndjson-response.ts'
 
 const keepalive_ms = 15_000
 
-export interface SseResponse {
+interface SseResponse {
   /** Writes the head with these headers, unless a keepalive already did. Returns the raw response. */
   start(headers: Record<string, string>): http.ServerResponse
   /** Ends a started stream with an error event; rethrows the error if nothing was sent yet. */

@@ -42,7 +42,7 @@ interface Options {
   now(): number
 }
 
-export interface RayHost extends TrainerHost {
+interface RayHost extends TrainerHost {
   /** Mounts the routes of runs. */
   mount(app: FastifyInstance): void
   /** Starts to clear ended runs from the cluster. */

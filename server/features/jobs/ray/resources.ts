@@ -7,7 +7,7 @@ import type { RaySubmission } from '../../../platform/ray/client.ts'
 import { runToResult, runTrainer } from '../../../platform/trainer/trainer.ts'
 
 /** A kind of GPU by Ray's name of its accelerator type, and its memory. `any`: whatever the cluster has. */
-export interface GpuKind {
+interface GpuKind {
   type: string
   memory_mb: number
 }
@@ -41,7 +41,7 @@ export function gpuFor(needed_mb: number, kinds: readonly GpuKind[]): GpuKind {
   )
 }
 
-export interface Layout {
+interface Layout {
   /** Processes that train together, and the machines that they are spread over evenly. */
   processes: number
   machines: number

@@ -3,7 +3,7 @@ import type { Db, Queryable, Trx } from '../../../platform/db/open.ts'
 import type { NewRow, Row } from '../../../platform/db/schema.ts'
 
 export type Run = Row<'training_runs'>
-export type ReportedLine = { type: string; message: string; data?: Record<string, unknown> | undefined }
+type ReportedLine = { type: string; message: string; data?: Record<string, unknown> | undefined }
 
 /** Lines that later workers need too: they are replayed until the run ends. All others go when they are recorded. */
 const replayed = ['result', 'error', 'exit']

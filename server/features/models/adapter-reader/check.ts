@@ -4,7 +4,7 @@ import { ApiError } from '../../../../contract/errors.ts'
 import type { Unpacked } from './main.ts'
 
 /** As far as it is plain: the trainer reads what else is in the adapter. */
-export interface AdapterShape {
+interface AdapterShape {
   r: number
   alpha: number
   target_modules: string[]

@@ -23,7 +23,7 @@ import { replicaRoutes } from './routes.ts'
 import { RayServing } from './serving.ts'
 import { createTargetFiles } from './target-files.ts'
 
-export interface RayScaling {
+interface RayScaling {
   serving: RayServing
   /** Mounts the route of the files. */
   mount(app: FastifyInstance): void

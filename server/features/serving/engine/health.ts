@@ -5,7 +5,7 @@ import { readAll, send } from '../http-client/client.ts'
 import { type EngineClient, engineError } from './client.ts'
 import type { EngineInstance, EngineProcess } from './process.ts'
 
-export interface EngineHealth {
+interface EngineHealth {
   /** Why the engine makes no progress; undefined if it does or none runs. Takes up to `answer_ms`. */
   problem(): Promise<string | undefined>
   /**

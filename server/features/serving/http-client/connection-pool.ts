@@ -4,7 +4,7 @@ import { Client, type Dispatcher, Pool } from 'undici'
 import { type Headers, HttpResponse } from './response.ts'
 
 /** Where a server listens. An IPv6 `hostname` has no brackets. */
-export type ServerAddress = { socketPath: string } | { hostname: string; port: number; secure: boolean }
+type ServerAddress = { socketPath: string } | { hostname: string; port: number; secure: boolean }
 
 /** The request got no complete response. `mayHaveStarted`: the server may have begun to process it. */
 export class NoResponse extends Error {

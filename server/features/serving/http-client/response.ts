@@ -8,7 +8,7 @@ export type Headers = Readonly<Record<string, string | undefined>>
 const buffered_max = 64 * 1024
 
 /** The connection that the body is read from. */
-export interface BodySource {
+interface BodySource {
   pause(): void
   resume(): void
   destroy(): void

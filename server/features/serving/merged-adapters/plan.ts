@@ -15,7 +15,7 @@ export interface MergedAdapter extends Demanded {
 }
 
 /** The adapter to merge now, and the merged adapters to evict. */
-export interface Plan {
+interface Plan {
   merge?: string
   evict: string[]
 }

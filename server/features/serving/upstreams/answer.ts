@@ -77,7 +77,7 @@ export const answerHead = (kind: UsageKind, stream: boolean) => ({
   created: unixSeconds(Date.now()),
 })
 
-export interface WholeAnswer {
+interface WholeAnswer {
   body: Buffer
   usage: TokenCounts
   /** The model that the server says has answered. */

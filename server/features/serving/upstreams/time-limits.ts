@@ -22,7 +22,7 @@ export function firstByteLimit_ms(
 /** The server sent nothing in time. */
 export class Silence extends Error {}
 
-export interface TimeLimit {
+interface TimeLimit {
   /** Aborts with a Silence. */
   signal: AbortSignal
   clear(): void

@@ -30,7 +30,7 @@ interface Waiting {
   since: number
 }
 
-export interface SilenceWatch {
+interface SilenceWatch {
   /** Prepares a new connection. Each client that is passed to `ask` must have been. */
   adopt(client: pg.ClientBase): Promise<void>
   /** Runs a query. It fails once its connection has proved to be silent, or while Postgres is away. */
