@@ -145,7 +145,7 @@ export class Reconciler {
         entry.set.dispatchWaiting()
       },
       (error: Error) => {
-        if (!entry.leaving.has(replica) && !entry.removed) this.onStartFailed(entry, error)
+        if (!replica.wasAsked && !entry.removed) this.onStartFailed(entry, error)
       },
     )
   }

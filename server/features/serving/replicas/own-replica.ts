@@ -67,6 +67,8 @@ export class OwnReplica implements Replica {
   /** Resolves when its process has ended and nothing uses it any more. */
   readonly ended = this.ending.promise
   private current: ReplicaState = 'starting'
+  /** Whether it was asked to end, and did not by itself. */
+  wasAsked = false
   private readyAt: number | undefined
   /** The header that answers must have, by target; rejected if the target was not verified. */
   private readonly verified = new Map<string, Promise<string>>()
@@ -179,6 +181,7 @@ export class OwnReplica implements Replica {
 
   /** Takes no more requests; ends the process when those in progress have ended. */
   async drain(): Promise<void> {
+    this.wasAsked = true
     if (this.current === 'ended') return
     this.current = 'draining'
     if (this.inFlight > 0) await Promise.race([this.ended, this.idle.promise])
@@ -225,7 +228,7 @@ export class OwnReplica implements Replica {
     this.verified.set(key, done)
     done.catch((error) => {
       this.verified.delete(key)
-      if (this.current === 'ended') return
+      if (this.current === 'ended' || this.current === 'draining') return
       this.log.error({ err: error, target: key }, 'a replica was not verified: it takes no requests for this model')
       this.refused.add(key)
       onChange()
