@@ -1,4 +1,4 @@
-// The base that is recommended for a machine: the largest that trains there, with the figures that chose it.
+// The base that is recommended for a machine: the largest that trains there beside its system, with the figures that chose it.
 import type { HubMachine, Recommendation } from '../../../contract/hub.ts'
 import { hasFastLayers, type Machine, type Sized, timed, trainingBytes, trainingSeconds } from './memory.ts'
 
@@ -20,6 +20,10 @@ export const machineClasses: readonly (Machine & { name: string })[] = [
   { name: 'GPU with 80 GB', device: 'gpu', bf16: true, cores: 16, memory_bytes: 80e9 },
 ]
 
+/** Bytes that a training may take: of a machine's memory, the system and other programs have some. */
+const forTraining = ({ device, memory_bytes }: Machine) =>
+  device === 'gpu' ? memory_bytes : memory_bytes - Math.min(3e9, (3 / 8) * memory_bytes)
+
 /** Whether the family was trained and served as trained; where nothing was tried, the families of the fast layers. */
 const works = ({ tested, family }: Candidate) =>
   tested ? Object.values(tested).length > 0 && tested.lora === 'yes' : hasFastLayers(family)
@@ -31,7 +35,7 @@ export function recommend(candidates: readonly Candidate[], machine: Machine): R
   const [best] = candidates
     .filter(works)
     .map((base) => ({ base, bytes: trainingBytes(base, 'lora', machine), seconds: trainingSeconds(base, machine) }))
-    .filter(({ bytes, seconds }) => bytes <= machine.memory_bytes && (seconds ?? 0) <= seconds_max)
+    .filter(({ bytes, seconds }) => bytes <= forTraining(machine) && (seconds ?? 0) <= seconds_max)
     .toSorted((a, b) => b.base.parameters - a.base.parameters)
   if (!best) return null
   const { base, bytes, seconds } = best
