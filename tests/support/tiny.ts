@@ -53,7 +53,12 @@ export function modelsDir(id: string, program: string, name: string, make: (chec
     stdio: 'pipe',
   })
   rmSync(checkpoint, { recursive: true })
-  rmSync(folder, { recursive: true, force: true })
-  renameSync(temporary, folder)
+  try {
+    renameSync(temporary, folder)
+  } catch (error) {
+    // Another process has made it meanwhile, and may read it already.
+    if (!existsSync(path.join(folder, id, 'model.json'))) throw error
+    rmSync(temporary, { recursive: true })
+  }
   return folder
 }
