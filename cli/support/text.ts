@@ -99,6 +99,8 @@ export function table<Row>(rows: readonly Row[], columns: Column<Row>[], out: Ou
   const excess = widths.reduce((sum, width) => sum + width, gaps) - columnsOf(out)
   const flexible = columns.findIndex((column) => column.flexible)
   if (excess > 0 && flexible >= 0) widths[flexible] = Math.max(8, widths[flexible]! - excess)
+  if (widths.reduce((sum, width) => sum + width, gaps) > columnsOf(out))
+    return cells.map((texts, index) => block(texts, rows[index]!, columns, out)).join('\n')
   const line = (texts: string[], styleOf: (column: Column<Row>) => Style | undefined) =>
     texts
       .map((text, index) => {
@@ -122,6 +124,15 @@ export function table<Row>(rows: readonly Row[], columns: Column<Row>[], out: Ou
   ].join('\n')
 }
 
+/** A row where a table would be too wide: its first cell on a line, and the others with their heads below. */
+function block<Row>([first, ...texts]: string[], row: Row, [column, ...others]: Column<Row>[], out: Out): string {
+  const style = column!.style?.(row)
+  const head = cut(first!, columnsOf(out))
+  const named = texts.flatMap((text, index) => (text === '' ? [] : [`${others[index]!.head} ${text}`]))
+  const lines = wrap(named.join(' · '), columnsOf(out) - 2).map((line) => `  ${line}`)
+  return [style ? paint(style, head, out) : head, ...lines].join('\n')
+}
+
 /** Lines of `name  value`, the names in one column. */
 export function fields(pairs: [name: string, value: string | null | undefined][], out: Out = process.stdout): string {
   const shown = pairs.filter(([, value]) => value !== undefined && value !== null && value !== '')
@@ -131,9 +142,11 @@ export function fields(pairs: [name: string, value: string | null | undefined][]
 
 /** A bar of a share, 0 to 1. */
 export function bar(share: number, columns: number, out: Out = process.stdout): string {
-  const full = Math.round(Math.min(1, Math.max(0, share)) * columns)
+  // A narrow terminal has room for the numbers beside it, or for them alone.
+  const width = Math.max(0, Math.min(columns, columnsOf(out) - 30))
+  const full = Math.round(Math.min(1, Math.max(0, share)) * width)
   const [done, open] = isTerminal(out) ? ['█', '░'] : ['#', '.']
-  return done!.repeat(full) + open!.repeat(columns - full)
+  return done!.repeat(full) + open!.repeat(width - full)
 }
 
 const levels = '▁▂▃▄▅▆▇█'

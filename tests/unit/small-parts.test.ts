@@ -3,7 +3,10 @@ import assert from 'node:assert/strict'
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
+import { PassThrough } from 'node:stream'
 import { test } from 'node:test'
+import { createBar } from '../../cli/support/output.ts'
+import { bar, table } from '../../cli/support/text.ts'
 import { ApiError, undefinedIf } from '../../contract/errors.ts'
 import { processMemoryMb } from '../../lib/child-process.ts'
 import { parseJson } from '../../lib/json.ts'
@@ -52,4 +55,36 @@ test('a large seed keeps its digits, and everything else is parsed as usual', ()
   )
   assert.deepEqual(parseJson('{"seed": 42}'), { seed: 42 })
   assert.throws(() => parseJson('{"seed": 9007199254740993'), SyntaxError)
+})
+
+test('in a narrow terminal a table becomes blocks, and a progress line keeps its numbers', () => {
+  const written: string[] = []
+  const terminal = (columns: number) =>
+    Object.assign(new PassThrough(), {
+      isTTY: true,
+      columns,
+      write: (text: string) => written.push(text) > 0,
+    }) as unknown as NodeJS.WriteStream
+  const rows = [{ id: 'HuggingFaceTB/SmolLM2-1.7B-Instruct', methods: 'lora, qlora, full', license: 'apache-2.0' }]
+  const columns = (['id', 'methods', 'license'] as const).map((head) => ({
+    head,
+    value: (row: (typeof rows)[0]) => row[head],
+    flexible: head === 'license',
+  }))
+  const before = process.env.TERM
+  Object.assign(process.env, { TERM: 'xterm', NO_COLOR: '1' })
+  try {
+    assert.equal(table(rows, columns, terminal(80)).split('\n').length, 2)
+    const narrow = table(rows, columns, terminal(40))
+    assert.ok(
+      narrow.split('\n').every((line) => line.length <= 40),
+      narrow,
+    )
+    for (const text of Object.values(rows[0]!)) assert.ok(narrow.replace(/\n +/g, ' ').includes(text), narrow)
+    createBar(terminal(40), (share) => bar(share, 28, terminal(40))).show(0.42, '1.2 GB of 3.4 GB')
+    assert.match(written.at(-1)!, /█+░+ {2}42 % {2}1\.2 GB of 3\.4 GB$/)
+  } finally {
+    process.env.TERM = before
+    delete process.env.NO_COLOR
+  }
 })
