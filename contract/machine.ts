@@ -45,6 +45,7 @@ export const Machine = z.object({
     models: z.array(
       z.object({
         id: z.string(),
+        name: z.string().nullable().describe('That its account gave a tuned model.'),
         base: z.string().nullable().describe('The base of an adapter; null for a base.'),
         bytes: Bytes.nullable().describe('Size of its weights, in the form that answers.'),
       }),

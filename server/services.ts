@@ -223,7 +223,13 @@ async function createFeatures(context: Context, platform: Platform) {
     withExports,
     createSharingFeature(context, { models, evaluations, inference, limits }),
     createWebhooksFeature(context, { secrets, rules: data.rules }),
-    createMachineFeature(context, { engine, replicas, runningTrainings, version: pkg.version }),
+    createMachineFeature(context, {
+      engine,
+      replicas,
+      runningTrainings,
+      namesOf: (ids) => models.namesOf(ids),
+      version: pkg.version,
+    }),
     createWebFeature(),
   ]
   const { signIn, sessions, throttle: signInThrottle } = data.signIn

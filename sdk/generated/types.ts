@@ -499,6 +499,7 @@ export interface Machine {
     /** The part of it for the contexts of running and cached conversations. */ context_bytes: number | null
     models: {
       id: string
+      /** That its account gave a tuned model. */ name: string | null
       /** The base of an adapter; null for a base. */ base: string | null
       /** Size of its weights, in the form that answers. */ bytes: number | null
     }[]

@@ -46,10 +46,10 @@ test('the engine is shown as it is: stopped, then running with the models that r
   assert.equal(engine.status, 'running')
   assert.equal(engine.pid, app.services.enginePid())
   assert.deepEqual(
-    engine.models.map(({ id, base }) => [id, base]),
+    engine.models.map(({ id, name, base }) => [id, name, base]),
     [
-      [tiny, null],
-      [model, tiny],
+      [tiny, null, null],
+      [model, (await app.api('GET', `/fine-tuning/models/${model}`)).body.name, tiny],
     ],
   )
   for (const { bytes } of engine.models) assert.ok(bytes! > 0)

@@ -17,7 +17,14 @@ const Models = z.object({
 /** Time between two looks for a rate. */
 const look_ms = { least: 1000, most: 60_000 }
 
-export function createEngineState(engine: ReadableEngine, now: () => number): () => Promise<Machine['engine']> {
+/** The names of those of these models that are tuned. */
+export type ModelNames = (ids: string[]) => Promise<ReadonlyMap<string, string>>
+
+export function createEngineState(
+  engine: ReadableEngine,
+  namesOf: ModelNames,
+  now: () => number,
+): () => Promise<Machine['engine']> {
   let last: { pid: number; at: number; tokens: number; rate: number | null } | undefined
 
   /** Generated tokens per second since the last look. */
@@ -46,13 +53,14 @@ export function createEngineState(engine: ReadableEngine, now: () => number): ()
     }
     const models = list === undefined ? [] : (Models.safeParse(JSON.parse(list)).data?.data ?? [])
     const tokens = value('generation_tokens_total')
+    const names = await namesOf(models.map(({ id }) => id))
     return {
       status: problem !== undefined ? 'failing' : pid === undefined ? 'stopped' : 'running',
       problem: problem ?? null,
       pid: pid ?? null,
       memory_bytes: value('process_resident_memory_bytes') ?? null,
       context_bytes: value('kv_cache_bytes') ?? null,
-      models: models.map(({ id, parent, bytes }) => ({ id, base: parent, bytes })),
+      models: models.map(({ id, parent, bytes }) => ({ id, name: names.get(id) ?? null, base: parent, bytes })),
       running: value('sequences_running') ?? 0,
       waiting: value('sequences_waiting') ?? 0,
       tokens_per_second: pid === undefined || tokens === undefined ? null : rateOf(pid, tokens),

@@ -5,7 +5,7 @@ import { isoTime } from '../../../lib/utc-day.ts'
 import { mount } from '../../platform/http/mount.ts'
 import type { Context, Feature } from '../feature.ts'
 import { createDiskUsage } from './disk-usage.ts'
-import { createEngineState, type ReadableEngine } from './engine-state.ts'
+import { createEngineState, type ModelNames, type ReadableEngine } from './engine-state.ts'
 import { createGpus } from './gpus.ts'
 import { exportMachine } from './metrics.ts'
 
@@ -14,18 +14,19 @@ interface Needs {
   /** Servers of models, and requests that wait for them. */
   replicas(): Pick<Machine, 'replicas' | 'waiting'>
   runningTrainings(): number
+  namesOf: ModelNames
   version: string
 }
 
 /** The operator's view of the machine. */
 export function createMachineFeature(
   context: Context,
-  { engine, replicas, runningTrainings, version }: Needs,
+  { engine, replicas, runningTrainings, namesOf, version }: Needs,
 ): Feature {
   const { config, queue, trainingSetup, dataDir, min_free_mb, log, stopping, now } = context
   const disk = createDiskUsage({ dataDir, modelsDir: config.models_dir, log, stopping, now })
   const gpus = createGpus()
-  const engineState = createEngineState(engine, now)
+  const engineState = createEngineState(engine, namesOf, now)
   exportMachine(context, engine)
   const started_at = now() - process.uptime() * 1000
 

@@ -129,6 +129,12 @@ export class TunedModels {
     return pageOf((await store.listModels(this.options.db, account_id, query, last)).map(toResponse), query.limit)
   }
 
+  /** What people call those of these models that are tuned, of any account. */
+  async namesOf(ids: string[]): Promise<Map<string, string>> {
+    const rows = ids.length === 0 ? [] : await store.findNames(this.options.db, ids)
+    return new Map(rows.map(({ id, name }) => [id, name]))
+  }
+
   /** What people call it; undefined if there is no such tuned model. */
   async nameOf(from: Queryable, account_id: string, id: string): Promise<string | undefined> {
     return (await store.findModel(from, account_id, id))?.name

@@ -10,6 +10,9 @@ export const insertModel = (trx: Trx, model: NewRow<'models'>) => trx.insertInto
 export const findModel = (db: Queryable, account_id: string, id: string) =>
   db.selectFrom('models').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 
+export const findNames = (db: Queryable, ids: string[]) =>
+  db.selectFrom('models').select(['id', 'name']).where('id', 'in', ids).execute()
+
 export const findModelByFtName = (db: Queryable, account_id: string, ft_name: string) =>
   db
     .selectFrom('models')

@@ -125,7 +125,16 @@ function Engine({ machine: { engine } }: { machine: MachineState }) {
             </EmptyState>
           }
           columns={[
-            { id: 'id', header: 'Loaded', grow: true, cell: (each) => each.id },
+            {
+              id: 'id',
+              header: 'Loaded',
+              grow: true,
+              cell: ({ id, name }) => (
+                <>
+                  {name ?? id} {name && <span className="text-muted">{id}</span>}
+                </>
+              ),
+            },
             { id: 'bytes', header: 'Size', align: 'right', cell: (each) => <Bytes value={each.bytes} /> },
           ]}
         />
