@@ -1,5 +1,5 @@
-// The base that is recommended for a machine: the largest that trains there beside its system, with the figures that chose
-// it.
+// The base that is recommended for a machine: the largest that trains there beside its system, with the figures that
+// chose it.
 import type { HubMachine, Recommendation } from '../../../contract/hub.ts'
 import { hasFastLayers, type Machine, type Sized, timed, trainingBytes, trainingSeconds } from './memory.ts'
 
