@@ -39,7 +39,7 @@ def check_base(
     Returns None where adapters can be served unmerged, else what those can change that are merged. Raises RuntimeError
     with a reason for the user.
     """
-    rows = _random_rows(base)
+    rows = random_rows(base)
     unmerged = bool(targets["linear_modules"])
     if not _fits(base):
         _engine_scores(engine, gguf, rows)
@@ -47,11 +47,11 @@ def check_base(
     with tempfile.TemporaryDirectory(dir=gguf.parent) as work:
         problem: str | None = "The engine's library applies no adapter to the layers of this model."
         scores, change = None, torch.zeros(())
-        model = _load(base)
-        expected = _log_probabilities(model, rows)
+        model = load(base)
+        expected = log_probabilities(model, rows)
         if unmerged:
             adapter, tuned = Path(work) / "adapter.gguf", _with_random_adapter(model, targets)
-            change = _log_probabilities(tuned, rows) - expected
+            change = log_probabilities(tuned, rows) - expected
             problem = _adapter_problem(tuned, base, converters, adapter)
             del model, tuned
             if problem is None:
@@ -106,8 +106,8 @@ def _merged_problem(
         return "it has no layer that an adapter can change."
     folder, gguf = work / "hf", work / "merged.gguf"
     try:
-        tuned = _with_random_adapter(_load(base), targets)
-        change = _log_probabilities(tuned, rows) - expected
+        tuned = _with_random_adapter(load(base), targets)
+        change = log_probabilities(tuned, rows) - expected
         save_merged(tuned, base, folder)
         del tuned
         for file in base.iterdir():
@@ -147,7 +147,7 @@ def _engine_scores(
         raise RuntimeError(f"The engine cannot load the converted model: {problem}") from problem
 
 
-def _random_rows(base: Path) -> torch.Tensor:
+def random_rows(base: Path) -> torch.Tensor:
     """Tokens that are no special ones, [rows, tokens]."""
     from transformers import AutoTokenizer
 
@@ -164,7 +164,8 @@ def _fits(base: Path) -> bool:
     return bytes_ < process_memory.available_bytes() / 2
 
 
-def _load(base: Path) -> Model:
+def load(base: Path) -> Model:
+    """The model of a checkpoint in float32, by transformers alone."""
     from transformers import AutoConfig
 
     kind = class_for(AutoConfig.from_pretrained(base, local_files_only=True))
@@ -196,7 +197,7 @@ def _with_random_adapter(model: Model, targets: dict[str, Any]) -> Model:
 
 
 @torch.inference_mode()
-def _log_probabilities(model: Model, rows: torch.Tensor) -> torch.Tensor:
+def log_probabilities(model: Model, rows: torch.Tensor) -> torch.Tensor:
     """Those of all tokens but the first, [rows, tokens - 1]. A row at a time, as some layers have a state."""
     scores = []
     for row in rows:

@@ -14,7 +14,7 @@ from trainer.runtime.spec import Base, ModelSpec
 from trainer.tests.test_base_check import CONVERTERS, ENGINE, prepared
 
 # Kernels keep what they saw, which a tensor of inference mode does not allow.
-log_probabilities = torch.no_grad()(base_check._log_probabilities.__wrapped__)
+log_probabilities = torch.no_grad()(base_check.log_probabilities.__wrapped__)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_each_target_has_the_trainers_effect_in_the_engine(tmp_path, name):
     )
     model = load.load_base(spec, torch.device("cpu"), torch.float32)
     model.set_attn_implementation("eager")
-    rows = base_check._random_rows(base)
+    rows = base_check.random_rows(base)
     plain = log_probabilities(model.eval(), rows)
     model = load.with_adapter(model, spec).eval()
     factors = {part: weight for part, weight in load.trainable(model).items() if "lora_B" in part}

@@ -33,7 +33,7 @@ def require_kept(base, folder):
     assert all(torch.equal(original[name].whole(), kept[name].whole()) for name in names)
     assert counts(folder) == counts(base)
     # Transformers reads the model, and passes over these layers.
-    assert base_check._load(folder)
+    assert base_check.load(folder)
 
 
 def loaded(base, method) -> tuple[ModelSpec, load.Model, Tokenizer]:
@@ -59,8 +59,8 @@ def test_a_model_that_was_trained_in_full_keeps_them(tmp_path, name):
     artifact = save(model, tokenizer, spec, tmp_path / "out")
     require_kept(base, artifact.folder)
     # The engine has the layer too, and computes the others as before.
-    rows = base_check._random_rows(base)
-    expected = base_check._log_probabilities(base_check._load(base), rows)
+    rows = base_check.random_rows(base)
+    expected = base_check.log_probabilities(base_check.load(base), rows)
     assert (ENGINE.score(artifact.gguf, rows)["base"] - expected).abs().mean() < 0.1
     assert layers_in(artifact.gguf) == len(layers_of(base)) + 1
 
