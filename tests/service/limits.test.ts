@@ -139,6 +139,7 @@ test('a window lasts a minute from its first request; refused requests do not co
         new Date(window!.resets_at).toISOString().slice(11, 19),
       ]
     }
+    assert.equal((await limits.state(caller)).minute.resets_at, Date.UTC(2026, 0, 1, 23, 59, 30))
     assert.deepEqual(await admit(), ['ok', 2, 1, '23:59:30'])
     assert.deepEqual(await admit(), ['ok', 2, 0, '23:59:30'])
     for (let each = 0; each < 5; each++) assert.deepEqual(await admit(), ['requests_per_minute', 2, 0, '23:59:30'])
@@ -253,6 +254,12 @@ test("a day's count is reported for that day, even after the next day has begun"
     assert.equal(await written(), 3)
     quota.refund('acc')
     assert.equal(await quota.used('acc'), 0)
+    // A refusal from before midnight takes nothing from the new day.
+    quota.refund('acc')
+    assert.equal(await quota.used('acc'), 0)
+    const reserved = quota.admit('acc', 4)
+    assert.ok(reserved instanceof Promise, 'no request before it is in the database')
+    assert.equal(await reserved, 1)
   } finally {
     mock.timers.reset()
     await db.destroy()
