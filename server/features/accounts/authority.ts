@@ -8,15 +8,15 @@ import { endedCredential } from '../../platform/http/auth.ts'
 import * as store from './store.ts'
 
 /**
- * What the actor lacks of what a member of `role` may do; undefined if nothing. The service itself and the command line
- * lack nothing. `operator` is no right of a role.
+ * What the actor lacks of what a member of `role` may do; undefined if nothing. The service itself lacks nothing.
+ * `operator` is no right of a role.
  */
 export async function missingRights(
   db: Queryable,
   { kind, account_id, user_id, scopes = [] }: AccountActor,
   role: Role,
 ): Promise<Scope | 'owner' | undefined> {
-  if (kind === 'service' || kind === 'command_line') return undefined
+  if (kind === 'service') return undefined
   const member = user_id === null ? undefined : await store.findMember(db, account_id, user_id)
   if (role === 'owner' && member?.role !== 'owner') return 'owner'
   const allowed = member ? scopes.filter((scope) => roleScopes[member.role].includes(scope)) : []
