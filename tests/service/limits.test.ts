@@ -7,8 +7,9 @@ import path from 'node:path'
 import { after, before, mock, test } from 'node:test'
 import pino from 'pino'
 import { newKey } from '../../lib/key-format.ts'
-import { openDatabase } from '../../server/platform/db/open.ts'
-import { DailyQuota } from '../../server/platform/limits/daily-quota.ts'
+import { startOfDay } from '../../lib/utc-day.ts'
+import { openDatabase, openThreadedDatabase } from '../../server/platform/db/open.ts'
+import { DailyQuota, requestsOf } from '../../server/platform/limits/daily-quota.ts'
 import { Limits } from '../../server/platform/limits/service.ts'
 import { type Client, client, colourRows, until } from '../support/client.ts'
 import { withDatabase } from '../support/database.ts'
@@ -263,6 +264,23 @@ test("a day's count is reported for that day, even after the next day has begun"
   } finally {
     mock.timers.reset()
     await db.destroy()
+  }
+})
+
+test('while the database is locked requests are counted in memory up to the limit, and written later', async () => {
+  const { db: locking } = await limitsOver('locked', tier('t', null, 3, null))
+  const db = await openThreadedDatabase(path.join(folder, 'locked'))
+  try {
+    const quota = new DailyQuota(db, pino({ level: 'silent' }), Date.now, async () => {})
+    await quota.used('acc')
+    await locking.transaction().execute(async () => {
+      const numbers = await Promise.all([1, 2, 3, 4].map(() => quota.admit('acc', 3)))
+      assert.deepEqual(numbers, [1, 2, 3, undefined])
+    })
+    await quota.close()
+    assert.equal(await requestsOf(locking, 'acc', startOfDay(Date.now())), 3)
+  } finally {
+    await Promise.all([db.destroy(), locking.destroy()])
   }
 })
 

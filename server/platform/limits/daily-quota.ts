@@ -14,6 +14,8 @@ interface Count {
   used: number
   /** The count in the database: at or above `used` for an account with a limit, at or below it for others. */
   persisted: number
+  /** Admitted without a write up to here: what is reserved, or more while the database fails. */
+  reserved: number
   notified: number
   limit: number | null
   reserving: Promise<void> | undefined
@@ -45,7 +47,7 @@ export class DailyQuota {
    */
   admit(account_id: string, limit: number | null): Promise<number | undefined> | number | undefined {
     const count = this.countOf(account_id)
-    if (count instanceof Promise || (limit !== null && count.used >= count.persisted))
+    if (count instanceof Promise || (limit !== null && count.used >= count.reserved))
       return this.admitSlowly(account_id, limit)
     count.limit = limit
     return this.admitNow(account_id, count, limit)
@@ -88,7 +90,7 @@ export class DailyQuota {
   private async write(account_id: string, count: Count): Promise<void> {
     const { day, used } = count
     await setRequests(this.db, account_id, day, used)
-    count.persisted = used
+    count.persisted = count.reserved = used
   }
 
   private async notify(account_id: string, count: Count): Promise<void> {
@@ -112,7 +114,15 @@ export class DailyQuota {
     const previous = this.counts.get(account_id)
     if (previous) await this.closeDay(account_id, previous)
     const used = await requestsOf(this.db, account_id, day)
-    const count: Count = { day, used, persisted: used, notified: used, limit: null, reserving: undefined }
+    const count: Count = {
+      day,
+      used,
+      persisted: used,
+      reserved: used,
+      notified: used,
+      limit: null,
+      reserving: undefined,
+    }
     this.counts.set(account_id, count)
     return count
   }
@@ -134,11 +144,14 @@ export class DailyQuota {
   private reserve(account_id: string, count: Count, limit: number): Promise<void> {
     const target = Math.min(limit, count.used + Math.max(1, Math.ceil(limit * reserveShare)))
     count.reserving ??= setRequests(this.db, account_id, count.day, target)
-      .catch((error) =>
-        this.log.warn({ err: error, account_id }, 'daily request counts could not be written; they stay in memory'),
-      )
       .then(() => {
-        count.persisted = Math.max(target, count.used)
+        count.persisted = count.reserved = target
+      })
+      .catch((error) => {
+        this.log.warn({ err: error, account_id }, 'daily request counts could not be written; they stay in memory')
+        count.reserved = Math.max(target, count.used)
+      })
+      .finally(() => {
         count.reserving = undefined
       })
     return count.reserving
@@ -149,7 +162,7 @@ export class DailyQuota {
     for (;;) {
       const count = await this.countOf(account_id)
       count.limit = limit
-      if (limit !== null && count.used < limit && count.used >= count.persisted) {
+      if (limit !== null && count.used < limit && count.used >= count.reserved) {
         await Promise.race([this.reserve(account_id, count, limit), sleep(databaseWait_ms)])
         // Do not block requests on a locked database: count them in memory until it can be written.
         if (count.reserving && count.day === startOfDay(this.now()))
@@ -164,7 +177,7 @@ export class DailyQuota {
   private admitNow(account_id: string, count: Count, limit: number | null): number | undefined {
     if (limit !== null) {
       if (count.used >= limit) return undefined
-      if (count.persisted < limit && count.persisted - count.used <= (limit * reserveShare) / 2)
+      if (count.reserved < limit && count.reserved - count.used <= (limit * reserveShare) / 2)
         void this.reserve(account_id, count, limit)
     }
     return ++count.used
