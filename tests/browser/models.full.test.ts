@@ -7,21 +7,34 @@ import path from 'node:path'
 import { after, before, test } from 'node:test'
 import type { Page } from 'playwright-core'
 import { eightBitsFile, writeEightBitsRecord } from '../../lib/eight-bits.ts'
+import { allowed } from '../support/allowed-time.ts'
+import { modelHub } from '../support/model-hub.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'
+import { installColourModel } from '../support/trained.ts'
 import { type BrowserService, browserTest, settled, startBrowserService } from './support.ts'
 
 const models = mkdtempSync(path.join(os.tmpdir(), 'tunery-page-models-'))
 const file = path.join(models, tiny, 'model.gguf')
 let service: BrowserService
+let hub: Awaited<ReturnType<typeof modelHub>>
+const triable = 'HuggingFaceTB/SmolLM2-360M-Instruct'
 before(async () => {
+  hub = await modelHub(path.join(tinyModelsDir(), tiny, 'hf'), triable)
   cpSync(path.join(tinyModelsDir(), tiny), path.join(models, tiny), { recursive: true })
   copyFileSync(file, eightBitsFile(file))
   const { mtime } = statSync(file)
   utimesSync(eightBitsFile(file), mtime, mtime)
-  if (!browserTest.skip) service = await startBrowserService('models', { TUNERY_MODELS_DIR: models })
+  const settings = {
+    TUNERY_MODELS_DIR: models,
+    TUNERY_HUGGINGFACE_URL: hub.url,
+    TUNERY_MODEL_DOWNLOADS: 'any',
+    TUNERY_MIN_FREE_DISK_MB: '0',
+  }
+  if (!browserTest.skip) service = await startBrowserService('models', settings)
 })
 after(async () => {
   await service?.stop()
+  hub.close()
   rmSync(models, { recursive: true })
 })
 
@@ -80,6 +93,44 @@ test('base models are searched, filtered and sorted, and each has a page with wh
   await page.getByRole('heading', { level: 1, name: 'New job' }).waitFor()
   await page.goto('/models/base/no/such')
   await page.getByText('There is no such base model').waitFor()
+  assert.deepEqual(complaints, [])
+  await page.context().close()
+})
+
+test('a base of the catalogue is downloaded to be tried, and then asked in the playground', browserTest, async () => {
+  const { page, complaints } = await service.visit()
+  await page.goto(`/models/base/${triable}`)
+  await page.getByRole('button', { name: 'Try it' }).click()
+  await page.waitForURL(({ pathname }) => pathname === '/playground', { timeout: allowed(120_000) })
+  await page.getByRole('textbox', { name: 'Max tokens' }).fill('4')
+  await page.getByLabel('Your question').fill('Say something.')
+  await page.getByRole('button', { name: 'Send', disabled: false }).click()
+  await page.getByText(/^\d+ in, \d+ out$/).waitFor()
+  assert.deepEqual(complaints, [])
+  await page.context().close()
+})
+
+test('the playground says that a model is asked otherwise than it was trained, and mends it', browserTest, async () => {
+  const { page, complaints } = await service.visit()
+  // Colours were trained without a system prompt.
+  const model = await installColourModel({ dataDir: service.folder.dataDir })
+  await page.goto(`/playground?models=${model}`)
+  await settled(page)
+  const system = page.getByRole('textbox', { name: /^System prompt/ })
+  const ask = async () => {
+    await page.getByLabel('Your question').fill('code of red?')
+    await page.getByRole('button', { name: 'Send', disabled: false }).click()
+  }
+  await system.fill('Be brief.')
+  await ask()
+  const notice = page.getByText(/trained without a system prompt\. This request has one\. It may answer as if/)
+  await notice.waitFor()
+  await page.getByRole('button', { name: 'Remove the system prompt' }).click()
+  assert.equal(await system.inputValue(), '')
+  await page.getByRole('button', { name: 'New conversation' }).click()
+  await ask()
+  await page.getByText(/^\d+ in, \d+ out$/).waitFor()
+  assert.equal(await notice.count(), 0)
   assert.deepEqual(complaints, [])
   await page.context().close()
 })
