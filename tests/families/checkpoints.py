@@ -96,9 +96,9 @@ PICTURES = {
 @dataclass(frozen=True)
 class Family:
     """A checkpoint's class of transformers and its configuration's fields. `text`: those of the language model below a
-    model that reads pictures. `added`: tensors of the real files that transformers does not load. `raw`: fields of the
-    real files that transformers does not write. `served`: sizes that the engine's library has for all sizes of the
-    family. `quantized`: brings the weights into the form of the real files.
+    model that reads pictures. `added`: tensors of the real files that transformers does not load, or turns as it loads
+    them. `raw`: fields of the real files that transformers does not write. `served`: sizes that the engine's library
+    has for all sizes of the family. `quantized`: brings the weights into the form of the real files.
     """
 
     model: str
@@ -160,6 +160,11 @@ def with_shared_keys(tensors: Tensors) -> Tensors:
             if f"{prefix}{number}{middle}{name}" not in tensors:
                 added[f"{prefix}{number}{middle}{name}"] = tensors[f"{prefix}0{middle}{name}"].clone()
     return added
+
+
+def with_turned_experts(tensors: Tensors) -> Tensors:
+    """Stacked experts as the real files have them, [experts, inputs, outputs]; transformers saves them turned."""
+    return {name: value.mT.contiguous() for name, value in tensors.items() if ".mlp.experts." in name}
 
 
 def windows(*kinds: str) -> dict[str, Any]:
@@ -225,7 +230,13 @@ FAMILIES = {
     "qwen3_vl_moe": Family(
         "Qwen3VLMoeForConditionalGeneration",
         {"vision_config": {**VISION, "out_hidden_size": 64, "deepstack_visual_indexes": [0]}},
-        text={**EXPERTS, "decoder_sparse_step": 1, "rope_parameters": {**SECTIONS, "mrope_section": [6, 5, 5]}},
+        text={
+            **EXPERTS,
+            "moe_intermediate_size": 96,
+            "decoder_sparse_step": 1,
+            "rope_parameters": {**SECTIONS, "mrope_section": [6, 5, 5]},
+        },
+        added=with_turned_experts,
     ),
     "gemma3": Family("Gemma3ForCausalLM", {**windows(*"SF"), "tie_word_embeddings": True, "query_pre_attn_scalar": 32}),
     "gemma3n": Family(
@@ -510,10 +521,13 @@ WORDS: dict[str, tuple[str | None, str | None]] = {
     "laguna": (None, "poolside-Laguna-XS.2"),
     "mistral": (None, "mistralai-Mistral-Nemo-Instruct-2407"),
 }
-# Special tokens that a converter asks for, and no template has.
+# Tokens of the real vocabularies that a converter or the library asks for, or that have another form than others.
 TOKENS = {name: ("[gMASK]", "<|endoftext|>") for name in ("glm4", "glm4_moe", "glm4_moe_lite")} | {
     name: ("[IMG]", "[IMG_BREAK]", "[IMG_END]") for name in ("mistral3", "mistral4")
 }
+TOKENS["muse_glimmer"] = ("<|image_start|>", "<|patch|>", "<|image_end|>")
+TOKENS["phi3"] = ("<|endoftext|>",)
+TOKENS["laguna"] = ("〈|EOS|〉", "<system>", "</system>", "<user>", "</user>", "<assistant>", "</assistant>")
 
 
 def write(name: str, folder: Path, seed: int = 0, as_served: bool = False) -> None:

@@ -30,6 +30,7 @@ SPECIAL = re.compile(
     r"<\|[\w:]+\|>|<\|\w+>|<\w+\|>|<\uff5c[^\uff5c<>{}]+\uff5c>|</?s>|<(?:start|end)_of_turn>|</?seed:\w+>|"
     r"\]~!?b\[?\]?|\[/?(?:INST|THINK|ARGS|TOOL_CALLS|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS|gMASK|e~)\[?\]?|\[e~\["
 )
+ORDINARY = re.compile("</?(?:system|user|assistant)>")
 # Kinds of values in GGUF files.
 NUMBERS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
@@ -60,7 +61,12 @@ def write(folder: Path, vocabulary: str | None, template: str | None, extra: tup
         missing += [f"<unused_{number}>" for number in range(-(size + len(missing)) % ROWS)]
         tokenizer["model"]["vocab"] |= {token: size + number for number, token in enumerate(missing)}
     for number, token in enumerate(missing):
-        tokenizer["added_tokens"].append(_added(size + number, token, True))
+        # Poolside's checkpoints call the marks of turns ordinary tokens.
+        tokenizer["added_tokens"].append(_added(size + number, token, not ORDINARY.fullmatch(token)))
+    if vocabulary == "phi-3":
+        # Its control tokens take the spaces behind them.
+        for token in tokenizer["added_tokens"]:
+            token["rstrip"] = token["content"] not in ("<unk>", "<s>", "<|endoftext|>")
     if (folder / "tokenizer.model").exists():
         _add_pieces(folder / "tokenizer.model", missing)
     if text:

@@ -116,6 +116,7 @@ def convert(out: Path, converters: Path, outtype: str = "auto") -> None:
     from trainer.model.dequantize import dequantize, is_mxfp4, is_quantized
 
     hf = out / "hf"
+    complete_ends(hf)
     if is_mxfp4(hf):
         # The engine serves these as they are, in a quarter of the memory.
         convert_to_gguf(out, converters, outtype)
@@ -125,6 +126,23 @@ def convert(out: Path, converters: Path, outtype: str = "auto") -> None:
         with doing("Making its quantized weights whole"):
             dequantize(hf)
     convert_to_gguf(out, converters, outtype)
+
+
+def complete_ends(hf: Path) -> None:
+    """Adds the token with which the chat template ends answers to those of generation_config.json, which transformers
+    and the engine's converter read.
+    """
+    from transformers import AutoTokenizer
+
+    from trainer.export.folder import write_generation_config
+
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(hf, local_files_only=True, trust_remote_code=False)
+    except Exception:
+        # The converter says what is wrong with it.
+        return
+    if tokenizer.chat_template:
+        write_generation_config(hf, hf, read_config(hf), tokenizer)
 
 
 def convert_to_gguf(out: Path, converters: Path, outtype: str = "auto") -> None:

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from trainer.data.content import Message
+from trainer.data.ends import end_of_answer
 from trainer.data.placeholder_tokens import any_of
 from trainer.data.thoughts import FIELDS, SETTINGS
 from trainer.data.tokenizer import Tokenizer
@@ -62,7 +63,8 @@ def answer_texts(tokenizer: Tokenizer, controls: list[str]) -> list[str]:
         # A template may explain the marks of thoughts in every prompt.
         return text in beside or (text in in_thoughts and text not in answer) or (text in calls and text not in plain)
 
-    found = [text for text in controls if is_found(text) and text not in _ENDS and text != tokenizer.eos_token]
+    ends = {*_ENDS, tokenizer.eos_token, end_of_answer(tokenizer).text}
+    found = [text for text in controls if is_found(text) and text not in ends]
     # The prompt of some bases begins thoughts that the template leaves out of answers.
     begun = ["<think>", "</think>"] if "<think>" in str(tokenizer.chat_template) else []
     return list(dict.fromkeys([*found, *begun]))

@@ -14,6 +14,7 @@ from tokenizers import AddedToken
 
 from trainer.data.answer_texts import answer_texts
 from trainer.data.content import Message, texts_in, with_texts
+from trainer.data.ends import end_of_answer
 from trainer.data.placeholder_tokens import NOTHING, PlaceholderTokens, Rendering, Span, any_of
 from trainer.data.token_counts import MakesControlToken, TokenCounts
 from trainer.data.tokenizer import Tokenizer, remembered
@@ -71,7 +72,13 @@ class ControlText:
         added = (
             {} if getattr(tokenizer, "parse_control_tokens", False) else getattr(tokenizer, "added_tokens_decoder", {})
         )
-        tokens = {id: token for id, token in added.items() if token.special or LOOKS_SPECIAL.fullmatch(token.content)}
+        # The engine ends answers at it, so it is one there.
+        end = end_of_answer(tokenizer).text if added else ""
+        tokens = {
+            id: token
+            for id, token in added.items()
+            if token.special or token.content == end or LOOKS_SPECIAL.fullmatch(token.content)
+        }
         self._to_compare = COMPARED_COUNTS
         self._tokens: list[tuple[int, AddedToken]] = [(id, token) for id, token in tokens.items() if token.content]
         texts = [token.content for _, token in self._tokens]

@@ -9,10 +9,11 @@ from typing import Any
 
 from trainer.data.content import Content, Message, for_template, pictures_of
 from trainer.data.control_text import REFUSAL, REFUSAL_OF_TOOLS, Rendering, View, ViewDiffers, control_text
+from trainer.data.ends import end_of_answer, ends_of
 from trainer.data.sight import Sight
 from trainer.data.thoughts import BEGUN, place_of, put_thoughts, thoughts_and_answer
-from trainer.data.tokenizer import Tokenizer, remembered, special_texts
-from trainer.data.tools import PROBE_TOOLS, adapted, form_of, probed, texts_of, uses_tools
+from trainer.data.tokenizer import Tokenizer, remembered
+from trainer.data.tools import adapted, texts_of, uses_tools
 from trainer.runtime.errors import JobError
 
 # Each turn is rendered with everything before it. Longer conversations render only the turns that fit into the length.
@@ -283,36 +284,13 @@ def _closed(text: str, before: str) -> str:
 
 def _ended(text: str, answer: Message, tokenizer: Tokenizer) -> str:
     """A rendering that ends with an answer, with the token that ends it."""
-    return text if text.rstrip().endswith(special_texts(tokenizer)) else text + end_of_answer(tokenizer, answer)
-
-
-def end_of_answer(tokenizer: Tokenizer, answer: Message) -> str:
-    """The text of the token that ends an answer of a template that writes none: that which begins the next message, as
-    GLM's. Empty for others.
-    """
-    calls = "tool_calls" in answer and form_of(tokenizer) is not None
-    return remembered(tokenizer, f"_end_of_answer_{calls}", lambda: _find_end_of_answer(tokenizer, calls))
-
-
-def _find_end_of_answer(tokenizer: Tokenizer, calls: bool) -> str:
-    call: dict[str, Any] = {
-        "id": "probe0001",
-        "type": "function",
-        "function": {"name": "zz_probe_one", "arguments": {}},
-    }
-    said: Message = {"role": "assistant", "content": "Yes.", **({"tool_calls": [call]} if calls else {})}
-    result: Message = {"role": "tool", "content": "Done.", "tool_call_id": call["id"]}
-    following: Message = result if calls else {"role": "user", "content": "And?"}
-    messages: list[Message] = [{"role": "user", "content": "Yes?"}, said]
-    tools = {"tools": PROBE_TOOLS} if calls else {}
-    text, longer = (probed(tokenizer, each, **tools) for each in (messages, [*messages, following]))
-    specials = special_texts(tokenizer)
-    if not text or not longer.startswith(text) or text.rstrip().endswith(specials):
-        return ""
-    return next((token for token in specials if longer.startswith(token, len(text))), "")
+    if text.rstrip().endswith(ends_of(tokenizer)):
+        return text
+    end = end_of_answer(tokenizer, answer)
+    return text.removesuffix(end.instead) + end.text if end.added else text
 
 
 def _end_of_turn(text: str, begin: int, tokenizer: Tokenizer) -> int:
     """The end of the turn, without the whitespace that templates put after the end token: a model stops before it."""
     stripped = text[begin:].rstrip()
-    return begin + len(stripped) if stripped.endswith(special_texts(tokenizer)) else len(text)
+    return begin + len(stripped) if stripped.endswith(ends_of(tokenizer)) else len(text)

@@ -6,9 +6,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from trainer.data.ends import end_tokens
 from trainer.data.loss_mask import prompt_ids
 from trainer.export.answering import greedy, log_probabilities
-from trainer.export.folder import end_tokens
 from trainer.export.seeing import eyes_of, load, with_adapter
 from trainer.runtime.protocol import Report
 

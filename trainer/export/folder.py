@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from trainer.data.loss_mask import end_of_answer, render
+from trainer.data.ends import end_token_of, end_tokens
 from trainer.data.sight import PROCESSOR_FILES
-from trainer.data.tokenizer import SENTENCEPIECE_FILES, Tokenizer, special_texts
+from trainer.data.tokenizer import SENTENCEPIECE_FILES, Tokenizer
 from trainer.runtime.errors import JobError
 from trainer.runtime.json_object import is_object
 
@@ -127,7 +127,7 @@ def write_generation_config(source: Path, out: Path, config: dict[str, Any], tok
     file = source / "generation_config.json"
     values = without_local_keys(read_json(file)) if file.exists() else {}
     ends = end_tokens(
-        values.get("eos_token_id"), config.get("eos_token_id"), tokenizer.eos_token_id, end_of_turn(tokenizer)
+        values.get("eos_token_id"), config.get("eos_token_id"), tokenizer.eos_token_id, end_token_of(tokenizer)
     )
     if ends:
         values["eos_token_id"] = ends[0] if len(ends) == 1 else ends
@@ -137,24 +137,6 @@ def write_generation_config(source: Path, out: Path, config: dict[str, Any], tok
     for name in ("output_attentions", "output_hidden_states"):
         values.pop(name, None)
     write_json(out / "generation_config.json", values)
-
-
-def end_tokens(*token_ids: int | list[int] | None) -> list[int]:
-    """The distinct tokens, in order of first appearance."""
-    tokens = [token for ids in token_ids for token in (ids if isinstance(ids, list) else [ids]) if token is not None]
-    return list(dict.fromkeys(tokens))
-
-
-def end_of_turn(tokenizer: Tokenizer) -> int | None:
-    """The special token with which answers of the chat template end, if any."""
-    question, answer = [{"role": "user", "content": "a"}], {"role": "assistant", "content": "b"}
-    try:
-        before = render(question, tokenizer, open_turn=True)
-        text = render([*question, answer], tokenizer).rstrip() + end_of_answer(tokenizer, answer)
-    except JobError:
-        return None
-    end = next((token for token in special_texts(tokenizer) if text.endswith(token)), None)
-    return tokenizer.convert_tokens_to_ids(end) if end and not before.rstrip().endswith(end) else None
 
 
 def copy_other(source: Path, out: Path, names: tuple[str, ...] = OTHER_FILES) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from trainer.export.spec import UNQUANTIZED, Export
 from trainer.model.adapter_gguf import write_adapter_gguf
 from trainer.model.tensors import FLOATING, read_checkpoint
-from trainer.runtime.converters import run_converter
+from trainer.runtime.converters import ENDS, run_converter
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sync
 from trainer.runtime.json_object import is_object
@@ -54,11 +54,12 @@ def require_described(file: Path, folder: Path) -> None:
     template = fields.get("tokenizer.chat_template")
     if template is None or template.contents() != (folder / "chat_template.jinja").read_text():
         raise JobError("internal", "The converted file lacks the model's chat template.")
-    end, tokens = fields.get("tokenizer.ggml.eos_token_id"), fields["tokenizer.ggml.tokens"]
+    tokens = fields["tokenizer.ggml.tokens"]
+    ends = [tokens.contents(int(fields[name].contents())) for name in ENDS if name in fields]
     expected: Any = json.loads((folder / "tokenizer_config.json").read_text()).get("eos_token")
     expected = expected["content"] if is_object(expected) else expected
-    if expected and (end is None or tokens.contents(int(end.contents())) != expected):
-        raise JobError("internal", f"The converted file has another end token than {expected}.")
+    if expected and expected not in ends:
+        raise JobError("internal", f"Answers of the converted file do not end with {expected}.")
 
 
 def adapter_file(spec: Export, out: Path) -> Path:

@@ -12,13 +12,13 @@ from torch.nn.functional import cross_entropy
 
 from trainer.data.content import text_of
 from trainer.data.dataset import Sequence
+from trainer.data.ends import end_token_of, end_tokens
 from trainer.data.loss_mask import token_ids
 from trainer.data.packing import pack
 from trainer.data.tokenizer import Tokenizer
 from trainer.export import importance
 from trainer.export.answer_file import read, write
 from trainer.export.answering import followed_by, greedy, rounded
-from trainer.export.folder import end_of_turn, end_tokens
 from trainer.export.fp32_compute import compute_in_float32
 from trainer.export.reference_cache import cached_answers, has_importance, prompts_of, today
 from trainer.export.seeing import eyes_of, load, with_adapter
@@ -65,7 +65,7 @@ def _answer_prompts(spec: Export, model: Model, tokenizer: Tokenizer, report: Re
         base_model.generation_config.eos_token_id,
         model.config.get_text_config().eos_token_id,
         tokenizer.eos_token_id,
-        end_of_turn(tokenizer),
+        end_token_of(tokenizer),
     )
     eyes = eyes_of(model, tokenizer, checkpoint_folder(spec))
     rows: list[dict[str, Any]] = []

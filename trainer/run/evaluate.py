@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from trainer.data.dataset import Prepared
+from trainer.data.ends import end_token_of, end_tokens
 from trainer.data.layout import layout_of
 from trainer.data.loss_mask import token_ids
 from trainer.data.packing import Limits, Pack, pack, split
@@ -89,7 +90,8 @@ def generate_answers(
     sequences = [token_ids(messages, tokenizer, open_turn=True)[-max_length + max_tokens :] for messages in prompts]
     starts = [len(ids) for ids in sequences]
     confirmed = list(starts)
-    ends = _end_tokens(model, tokenizer)
+    configured = model.config.get_text_config().eos_token_id
+    ends = set(end_tokens(configured, tokenizer.eos_token_id, end_token_of(tokenizer)))
 
     def unfinished() -> list[int]:
         return [
@@ -162,9 +164,3 @@ def _likeliest(
         use_cache=False,
     ).logits[0]
     return [part.tolist() for part in logits.argmax(-1).split(counts)]
-
-
-def _end_tokens(model: Model, tokenizer: Tokenizer) -> set[int]:
-    configured = model.config.get_text_config().eos_token_id
-    ends = set(configured if isinstance(configured, list) else [configured])
-    return ends | {tokenizer.eos_token_id} - {None}

@@ -89,7 +89,8 @@ def with_chat_template(tokenizer, template: str):
     """A copy of the tokenizer with another chat template, without what the trainer cached of the first one on it."""
     changed = copy.deepcopy(tokenizer)
     changed.chat_template = template
-    for name in ("_control_text", "_turns_whole", "_thoughts_place", "_call_form", "_thoughts_alone", "_special_texts"):
+    cached = ("_control_text", "_turns_whole", "_thoughts_place", "_call_form", "_thoughts_alone", "_special_texts")
+    for name in (*cached, "_end_of_answer_False", "_end_of_answer_True"):
         changed.__dict__.pop(name, None)
     return changed
 

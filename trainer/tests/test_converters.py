@@ -5,21 +5,27 @@ import errno
 import json
 import re
 from importlib import import_module
-from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 from tests.families import vocabularies
 from tests.families.checkpoints import write
-from trainer.cli.prepare_base import context_length, read_config
+from trainer.cli.prepare_base import context_length, convert, read_config
 from trainer.export.stage import STAGES
+from trainer.model.adapter_gguf import open_base
 from trainer.run import artifact
+from trainer.run.engine import Engine
 from trainer.runtime.converters import LayerKind, packages, suited
 from trainer.runtime.errors import JobError, converting, doing, passes, reason
 from trainer.runtime.spec import Base, ModelSpec
+from trainer.tests.conftest import CONVERTERS, ROOT
 from trainer.tests.exporting import write_spec
+from trainer.tests.make_tiny import make_tiny
 
-CONVERTERS = Path(__file__).parents[2] / ".local/llama/source"
+NODE = ROOT / "scripts/node"
 
 
 @pytest.mark.parametrize(("name", "kept"), [("qwen3_5_text", False), ("glm4_moe", True)])
@@ -57,6 +63,53 @@ def test_texts_begin_in_the_engine_as_the_tokenizer_begins_them(tmp_path):
             found = gguf.SpecialVocab(tmp_path)
     # Without the field the library begins each text with it.
     assert "bos_token" in config and (without, found.add_special_token) == ({}, {"bos": False})
+
+
+def test_answers_end_in_the_engine_where_the_template_and_transformers_end_them(tmp_path):
+    """At tokens that the library does not know by their text, and that the checkpoint calls ordinary ones. A name of
+    the model by which the library treats vocabularies otherwise is none of a file that has another vocabulary.
+    """
+    hf = tmp_path / "hf"
+    make_tiny(hf)
+    content = json.loads((hf / "tokenizer.json").read_text())
+    turn, stop = [token["id"] for token in content["added_tokens"]][-2:]
+    for number, name, special in ((turn, "</turn>", False), (stop, "<stop>", True)):
+        (token,) = (token for token in content["added_tokens"] if token["id"] == number)
+        content["model"]["vocab"][name] = content["model"]["vocab"].pop(token["content"])
+        token |= {"content": name, "special": special}
+    (hf / "tokenizer.json").write_text(json.dumps(content))
+    template = hf / "chat_template.jinja"
+    template.write_text(template.read_text().replace("<|im_end|>", "</turn>"))
+    end = AutoTokenizer.from_pretrained(hf).eos_token_id
+    (hf / "generation_config.json").write_text(json.dumps({"eos_token_id": [end, stop]}))
+    config = json.loads((hf / "config.json").read_text())
+    (hf / "config.json").write_text(json.dumps({**config, "_name_or_path": "acme/Not-Phi-3"}))
+    convert(tmp_path, CONVERTERS)
+    with packages(CONVERTERS):
+        import gguf
+
+        fields = gguf.GGUFReader(tmp_path / "model.gguf").fields
+    ends = [fields[f"tokenizer.ggml.{name}_token_id"].contents() for name in ("eos", "eot", "eom")]
+    assert ends == [end, turn, stop]
+    assert fields["tokenizer.ggml.token_type"].contents(turn) == gguf.TokenType.CONTROL
+    assert "phi-3" not in fields["general.name"].contents().lower()
+    Engine(NODE).load(tmp_path / "model.gguf")
+
+
+def test_stacked_experts_are_read_as_published_and_as_transformers_saves_them(tmp_path):
+    write("qwen3_vl_moe", tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    with packages(CONVERTERS):
+        conversion = import_module("conversion")
+        model = open_base(conversion, tmp_path, tmp_path / "none.gguf")
+        for name, weight in stored.items():
+            if ".mlp.experts." in name:
+                short = model.filter_tensors((name, None))[0]
+                published, saved = (dict(model.modify_tensors(each, short, 0)) for each in (weight, weight.mT))
+                assert published.keys() == saved.keys() and len(published) == (2 if "gate_up" in name else 1)
+                for target, made in published.items():
+                    assert torch.equal(made, saved[target])
+                    assert made.shape == ((4, 64, 96) if "down" in target else (4, 96, 64))
 
 
 def test_the_projectors_of_pixtral_get_the_token_that_ends_a_row(tmp_path):

@@ -9,6 +9,7 @@ from transformers import AddedToken
 
 from trainer.cli.count import count
 from trainer.data.dataset import prepare
+from trainer.data.ends import end_token_of
 from trainer.data.loss_mask import training_renderings
 from trainer.data.rows import parse_row, read_rows
 from trainer.runtime.errors import JobError
@@ -60,6 +61,30 @@ def test_a_turn_ends_with_a_special_token_that_has_no_name(tokenizer):
     assert learned(only_sequence(TALK, changed), changed) == [
         "First answer.<end_of_turn>",
         "Second, 2 €.<end_of_turn>",
+    ]
+
+
+def test_a_turn_ends_with_a_token_that_the_tokenizer_calls_ordinary(tokenizer):
+    """As Laguna's. Spelled in a row it is text, as the engine reads it, which ends answers there."""
+    changed = with_chat_template(tokenizer, tokenizer.chat_template.replace("<|im_end|>", "</turn>"))
+    changed.add_tokens(AddedToken("</turn>", special=False))
+    assert learned(only_sequence(TALK, changed), changed) == ["First answer.</turn>", "Second, 2 €.</turn>"]
+    assert end_token_of(changed) == changed.convert_tokens_to_ids("</turn>")
+    spelled = [{"role": "user", "content": "Say </turn>!"}, {"role": "assistant", "content": "</turn>"}]
+    ids = only_sequence(spelled, changed).ids.tolist()
+    # Those that the template writes: the system's, the question's and the answer's.
+    assert ids.count(end_token_of(changed)) == 3
+
+
+def test_answers_of_a_template_that_ends_them_with_words_end_with_the_tokenizers_end_token(tokenizer):
+    """It stands in the place of the words, which no engine takes for an end."""
+    turn = "{{ message.role }}\n{{ message.content }}{% if message.role == 'assistant' %} (end){% endif %}\n"
+    opening = "{% if add_generation_prompt %}assistant\n{% endif %}"
+    changed = with_chat_template(tokenizer, f"{{% for message in messages %}}{turn}{{% endfor %}}{opening}")
+    row = prepare([TALK], changed, 2048, Recorder()).rows[0]
+    assert [text for sequence in row.sequences for text in learned(sequence, changed)] == [
+        "First answer.<|im_end|>",
+        "Second, 2 €.<|im_end|>",
     ]
 
 
@@ -170,6 +195,7 @@ def test_a_template_that_changes_earlier_turns_gives_one_text_for_each_turn(toke
         """Like some reasoning models: the last turn starts with an empty thought, which earlier turns lose."""
 
         all_special_tokens = ("<|im_end|>",)
+        eos_token = "<|im_end|>"
         added_tokens_decoder = types.MappingProxyType({})
 
         def apply_chat_template(self, messages, tokenize, add_generation_prompt):

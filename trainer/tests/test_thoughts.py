@@ -72,8 +72,8 @@ def test_a_prompt_that_begins_the_thoughts_is_followed_by_them(with_template):
     begun = with_template("begun-thoughts")
     for answer in (THINKING, {"role": "assistant", "content": "<think>\nThey are forty-two.\n</think>\n\n42"}):
         (((text,),)) = sequences_of([USER, answer], begun)
-        assert text == "They are forty-two.\n</think>\n\n42"
-    assert sequences_of([USER, {"role": "assistant", "content": "42"}], begun) == [["\n</think>\n\n42"]]
+        assert text == "They are forty-two.\n</think>\n\n42<|im_end|>"
+    assert sequences_of([USER, {"role": "assistant", "content": "42"}], begun) == [["\n</think>\n\n42<|im_end|>"]]
 
 
 def test_an_answer_ends_as_its_template_ends_it_once_another_message_follows(with_template):
