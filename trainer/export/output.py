@@ -20,7 +20,9 @@ from trainer.export.gguf_file import adapter_file, convert, link_or_copy, type_o
 from trainer.export.reference import checkpoint_folder, load_tokenizer
 from trainer.export.spec import DTYPES, Export, StageReport
 from trainer.model.adapter_changes import read_adapter
+from trainer.model.experts import write_for_peft
 from trainer.model.merge import merge
+from trainer.model.skeleton import Skeleton
 from trainer.model.tensors import FLOATING, INDEX, read_checkpoint
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sync_tree
@@ -125,7 +127,9 @@ def write_adapter_folder(spec: Export, out: Path) -> None:
         raise JobError("adapter_invalid", "The adapter has no adapter_model.safetensors.")
     config = without_local_keys(config) | {"base_model_name_or_path": spec.base.id, "inference_mode": True}
     write_json(out / "adapter_config.json", config)
-    link_or_copy(model_folder / "adapter_model.safetensors", out / "adapter_model.safetensors")
+    weights = model_folder / "adapter_model.safetensors"
+    if not write_for_peft(weights, Skeleton(checkpoint_folder(spec)), out / weights.name):
+        link_or_copy(weights, out / weights.name)
     write_tokenizer(
         model_folder if (model_folder / "tokenizer_config.json").exists() else checkpoint_folder(spec),
         out,

@@ -23,7 +23,7 @@ from trainer.export.fp32_compute import compute_in_float32
 from trainer.export.reference_cache import cached_answers, has_importance, prompts_of, today
 from trainer.export.seeing import eyes_of, load, with_adapter
 from trainer.export.spec import Export
-from trainer.model import attention
+from trainer.model import attention, experts
 from trainer.model.model import Model, base_of
 from trainer.run.evaluate import forward
 from trainer.runtime.errors import JobError
@@ -134,6 +134,7 @@ def load_model(spec: Export) -> Model:
     """The model as it was trained, an adapter unmerged, computing in float32."""
     model = load(checkpoint_folder(spec), "auto")
     if spec.model.kind == "adapter":
-        model = with_adapter(model, Path(spec.model.folder))
+        with experts.named_as_written():
+            model = with_adapter(model, Path(spec.model.folder))
     compute_in_float32(model)
     return model.eval()

@@ -14,9 +14,13 @@ from typing import Any, cast
 import torch
 from peft.tuners.lora.layer import LoraLayer, ParamWrapper
 from peft.utils import transformers_weight_conversion as conversion
+from safetensors.torch import load_file, save_file
 from torch.nn.functional import linear
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightRenaming, rename_source_key
 
 from trainer.model.model import Model, base_of, decoder_of, factors_of, replace_forward
+from trainer.model.skeleton import Skeleton
 
 # The weight [outputs, inputs] of an expert, by the name of its layer and the expert's number.
 Weights = Callable[[str, int], torch.Tensor]
@@ -68,6 +72,50 @@ def _as_given(
 ) -> dict[str, torch.Tensor]:
     """The weights, for PEFT's function of this signature, which it calls with positions and with names."""
     return adapter_state_dict
+
+
+@contextmanager
+def named_as_written() -> Iterator[None]:
+    """Meanwhile PEFT reads the weights of an adapter by their names, if all are names of the model. Else they are names
+    of its checkpoint, by whose rules PEFT renames them: Laguna's rule would rename those of the model once more.
+    """
+    rename = conversion.convert_peft_adapter_state_dict_for_transformers
+
+    def read(
+        model: Any, peft_config: Any, adapter_state_dict: dict[str, torch.Tensor], adapter_name: str = "default"
+    ) -> dict[str, torch.Tensor]:
+        weights = adapter_state_dict
+        base: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+        modules = {name for name, _ in base.named_modules()}
+        named = {name.removeprefix("base_model.model.").partition(".lora_")[0] for name in weights if ".lora_" in name}
+        return weights if named <= modules else rename(model, peft_config, weights, adapter_name)
+
+    conversion.convert_peft_adapter_state_dict_for_transformers = read
+    try:
+        yield
+    finally:
+        conversion.convert_peft_adapter_state_dict_for_transformers = rename
+
+
+def write_for_peft(file: Path, skeleton: Skeleton, out: Path) -> bool:
+    """Writes an adapter's weights to `out` with the checkpoint's names of those modules that PEFT would not find by
+    the model's (`named_as_written`). Returns whether there are any.
+    """
+    rules = [rule for rule in get_model_conversion_mapping(cast(Any, skeleton.model)) if type(rule) is WeightRenaming]
+
+    def read(name: str) -> str:
+        return rename_source_key(name, rules, [])[0]
+
+    tensors, renamed = load_file(file), False
+    for name in list(tensors):
+        module, part, rest = name.removeprefix("base_model.model.").partition(".lora_")
+        weight = f"{module}.weight"
+        if part and read(weight) != weight and read(stored := skeleton.stored_name(weight)) == weight:
+            tensors[f"base_model.model.{stored.removesuffix('.weight')}{part}{rest}"] = tensors.pop(name)
+            renamed = True
+    if renamed:
+        save_file(tensors, out, {"format": "pt"})
+    return renamed
 
 
 def describe_to_peft(model: Model, folder: Path) -> None:

@@ -215,7 +215,8 @@ def with_start_merged(base: Model, spec: ModelSpec) -> Model:
     if not spec.start:
         return base
     adapter_weights(spec.start)
-    model: Model = PeftModel.from_pretrained(cast(torch.nn.Module, base), spec.start.path).merge_and_unload()
+    with experts.named_as_written():
+        model: Model = PeftModel.from_pretrained(cast(torch.nn.Module, base), spec.start.path).merge_and_unload()
     for parameter in model.parameters():
         parameter.requires_grad_(True)
     if is_vision(model.config):

@@ -112,6 +112,22 @@ def test_peft_reads_back_what_was_trained_and_no_router(folder, tmp_path):
     torch.testing.assert_close(logits(read), logits(model), atol=1e-5, rtol=1e-4)
 
 
+def test_peft_reads_modules_whose_names_its_rules_for_checkpoints_would_change(tmp_path):
+    """Laguna's shared experts: PEFT leaves out of the model what it does not find there."""
+    base, written, exported = (tmp_path / name for name in ("base", "written", "exported"))
+    checkpoints.write("laguna", base)
+    model = adapted(base)
+    model.save_pretrained(written, save_embedding_layers=False)
+    experts.describe_to_peft(model, written)
+    expected = logits(model)
+    with experts.named_as_written():
+        torch.testing.assert_close(logits(PeftModel.from_pretrained(load(base), written)), expected)
+    shutil.copytree(written, exported)
+    file = "adapter_model.safetensors"
+    assert experts.write_for_peft(written / file, Skeleton(base), exported / file)
+    torch.testing.assert_close(logits(PeftModel.from_pretrained(load(base), exported)), expected)
+
+
 # The engine's file has one alpha and divides it by each tensor's rank.
 SCALES = {
     "use_rslora": True,
