@@ -5,6 +5,7 @@ import os
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", GOMP_SPINCOUNT="2000")
 
 import copy
+import functools
 import gc
 import hashlib
 import json
@@ -70,6 +71,27 @@ def tiny(tmp_path_factory) -> Path:
 def convertible(tmp_path_factory) -> Path:
     """A base that llama.cpp's converter knows, by its whole vocabulary."""
     return make_tiny(tmp_path_factory.mktemp("convertible"))
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory):
+    """A base of a family, or the tiny one, converted for the engine, once: tests only read it."""
+    from tests.families.checkpoints import write
+    from trainer.cli.prepare_base import convert_to_gguf
+
+    folders = tmp_path_factory.mktemp("prepared")
+
+    @functools.cache
+    def prepare(name: str) -> Path:
+        folder = folders / name
+        if name == "tiny":
+            make_tiny(folder / "hf")
+        else:
+            write(name, folder / "hf", as_served=name in ("glm4_moe_lite", "mistral3"))
+        convert_to_gguf(folder, CONVERTERS)
+        return folder
+
+    return prepare
 
 
 @pytest.fixture(scope="session")

@@ -24,33 +24,23 @@ FAMILIES = (
 )
 
 
-def prepared(folder: Path, name: str) -> Path:
-    """A base of this family, converted for the engine."""
-    write(name, folder / "hf", as_served=name in ("glm4_moe_lite", "mistral3"))
-    convert_to_gguf(folder, CONVERTERS)
-    return folder
-
-
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_engine_computes_what_transformers_does(tmp_path, name):
-    base = prepared(tmp_path, name)
+def test_the_engine_computes_what_transformers_does(prepared, name):
+    base = prepared(name)
     targets = targets_of(base / "hf", CONVERTERS)
     assert targets["linear_modules"]
     assert check_base(base / "hf", base / "model.gguf", targets, CONVERTERS, ENGINE) is None
 
 
-def test_other_weights_are_refused(tmp_path):
-    make_tiny(tmp_path / "hf")
-    convert_to_gguf(tmp_path, CONVERTERS)
-    (tmp_path / "hf").rename(tmp_path / "other")
+def test_other_weights_are_refused(prepared, tmp_path):
     make_tiny(tmp_path / "hf", seed=1)
     with pytest.raises(RuntimeError, match="does not compute what transformers does"):
-        check_base(tmp_path / "hf", tmp_path / "model.gguf", TARGETS, CONVERTERS, ENGINE)
+        check_base(tmp_path / "hf", prepared("tiny") / "model.gguf", TARGETS, CONVERTERS, ENGINE)
 
 
-def test_layers_that_the_engine_applies_no_adapter_to_are_merged(tmp_path):
+def test_layers_that_the_engine_applies_no_adapter_to_are_merged(prepared):
     """Latent attention: the engine multiplies its projections without an adapter's product."""
-    base = prepared(tmp_path, "glm4_moe_lite")
+    base = prepared("glm4_moe_lite")
     deaf = {"linear_modules": ["q_a_proj", "kv_b_proj"]}
     assert not set(deaf["linear_modules"]) & set(targets_of(base / "hf", CONVERTERS)["linear_modules"])
     merged = check_base(base / "hf", base / "model.gguf", deaf, CONVERTERS, ENGINE)
@@ -58,19 +48,18 @@ def test_layers_that_the_engine_applies_no_adapter_to_are_merged(tmp_path):
     assert sorted(file.name for file in base.iterdir()) == ["hf", "model.gguf"]
 
 
-def test_a_model_that_is_served_neither_unmerged_nor_merged_is_refused(tmp_path, monkeypatch):
-    make_tiny(tmp_path / "hf")
-    convert_to_gguf(tmp_path, CONVERTERS)
+def test_a_model_that_is_served_neither_unmerged_nor_merged_is_refused(prepared, monkeypatch):
+    base = prepared("tiny")
 
     def fail(*_: object) -> None:
         raise ValueError("no rule for this tensor")
 
     monkeypatch.setattr(base_check, "write_adapter_gguf", fail)
-    merged = check_base(tmp_path / "hf", tmp_path / "model.gguf", TARGETS, CONVERTERS, ENGINE)
+    merged = check_base(base / "hf", base / "model.gguf", TARGETS, CONVERTERS, ENGINE)
     assert merged and "down_proj" in merged["linear_modules"]
     monkeypatch.setattr(base_check, "save_merged", lambda _, base, folder: shutil.copytree(base, folder))
     with pytest.raises(RuntimeError, match=r"cannot be converted: .*no rule.* Nor can it .* differs by"):
-        check_base(tmp_path / "hf", tmp_path / "model.gguf", TARGETS, CONVERTERS, ENGINE)
+        check_base(base / "hf", base / "model.gguf", TARGETS, CONVERTERS, ENGINE)
 
 
 def test_a_file_that_is_no_model_is_refused_with_the_librarys_reason(tmp_path):

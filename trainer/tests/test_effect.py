@@ -11,7 +11,7 @@ from trainer.model.experts import describe_to_peft
 from trainer.run import base_check
 from trainer.runtime.hyperparameters import Lora
 from trainer.runtime.spec import Base, ModelSpec
-from trainer.tests.test_base_check import CONVERTERS, ENGINE, prepared
+from trainer.tests.test_base_check import CONVERTERS, ENGINE
 
 # Kernels keep what they saw, which a tensor of inference mode does not allow.
 log_probabilities = torch.no_grad()(base_check.log_probabilities.__wrapped__)
@@ -26,9 +26,9 @@ log_probabilities = torch.no_grad()(base_check.log_probabilities.__wrapped__)
         pytest.param("qwen3_5_text", marks=pytest.mark.full),
     ],
 )
-def test_each_target_has_the_trainers_effect_in_the_engine(tmp_path, name):
+def test_each_target_has_the_trainers_effect_in_the_engine(prepared, tmp_path, name):
     """A delta rule, experts, latent attention and Mamba2: a change of one kind of layer at a time."""
-    folder = prepared(tmp_path, name)
+    folder = prepared(name)
     base = folder / "hf"
     usable = targets.targets_of(base, CONVERTERS)
     lora = Lora(r=4, alpha=8, target_modules=usable["linear_modules"], experts="expert_weights" in usable)
