@@ -11,7 +11,8 @@ export const endless = { logit_bias: Object.fromEntries(Array.from({ length: 17 
 
 const program =
   'import json, pathlib, sys; from trainer.tests.make_tiny import make_tiny; ' +
-  'make_tiny(pathlib.Path(sys.argv[1]), **json.loads(sys.argv[2]))'
+  'from trainer.runtime.process import importing\n' +
+  'with importing(): make_tiny(pathlib.Path(sys.argv[1]), **json.loads(sys.argv[2]))'
 
 /**
  * A models folder with a tiny real checkpoint, made with `./tunery models add`. Cached for later runs by a hash of the

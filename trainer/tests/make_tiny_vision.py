@@ -16,6 +16,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from trainer.runtime.process import importing
 from trainer.tests.make_tiny import TEXT, VOCABULARY, write_tokenizer
 
 # As in HuggingFaceTB/SmolVLM-256M-Instruct, Qwen/Qwen2.5-VL-3B-Instruct, Qwen/Qwen3-VL-2B-Instruct and
@@ -383,8 +384,9 @@ def convert(folder: Path, converters: Path) -> None:
 
 
 if __name__ == "__main__":
-    if "--gguf" in sys.argv:
-        make_tiny_vision(sys.argv[1], Path(sys.argv[2]) / "hf")
-        convert(Path(sys.argv[2]), Path(sys.argv[4]))
-    else:
-        make_tiny_vision(sys.argv[1], Path(sys.argv[2]))
+    with importing():
+        if "--gguf" in sys.argv:
+            make_tiny_vision(sys.argv[1], Path(sys.argv[2]) / "hf")
+            convert(Path(sys.argv[2]), Path(sys.argv[4]))
+        else:
+            make_tiny_vision(sys.argv[1], Path(sys.argv[2]))
