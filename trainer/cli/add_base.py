@@ -5,10 +5,12 @@ EXIT_LATER.
 
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from trainer.cli import add_gguf, prepare_base
 from trainer.runtime.errors import passes, reason
+from trainer.runtime.process import importing, leave_out_quantized_layers
 from trainer.runtime.protocol import exit_process
 
 # Exit statuses of failures whose reason is printed: of the base, and of this machine, where another try may succeed.
@@ -28,6 +30,9 @@ def add() -> None:
         config = None
     if not isinstance(config, dict):
         raise RuntimeError("Its config.json is not a JSON object.")
+    leave_out_quantized_layers()
+    with importing():
+        import_module("trainer.run.base_check")
     return prepare_base.main()
 
 

@@ -49,9 +49,13 @@ def configure_process(threads: int, quantized: bool = False) -> None:
     )
     os.environ.update(TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false", **torch_settings(threads))
     if not quantized:
-        # peft imports bitsandbytes if it is installed: a second and 45 MB that only quantized bases need.
-        sys.modules["bitsandbytes"] = None  # pyright: ignore[reportArgumentType]
+        leave_out_quantized_layers()
     lower_priority(os.environ.get("TUNERY_TRAINING_PRIORITY", "low"))
+
+
+def leave_out_quantized_layers() -> None:
+    """peft imports bitsandbytes if it is installed: a second and 45 MB that only quantized bases need."""
+    sys.modules["bitsandbytes"] = None  # pyright: ignore[reportArgumentType]
 
 
 @contextmanager
