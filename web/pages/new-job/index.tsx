@@ -2,7 +2,7 @@ import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
 import { useNavigate, useSearch } from '@tanstack/react-router'
 import { Play, Plus, RotateCcw, X } from 'lucide-react'
 import { type ReactNode, useMemo, useRef, useState } from 'react'
-import type { CreateJobInput, Job } from '../../../sdk/index.ts'
+import type { CreateJobInput, Dataset, Job } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { unusable } from '../../lib/datasets.ts'
 import { fieldError } from '../../lib/errors.ts'
@@ -113,7 +113,8 @@ function NewJob({ cloned }: { cloned?: Job }) {
   const [draft, change, continued] = useDraft(JSON.stringify(search), first)
   /** Makes the fields again, also those that keep a text of their own. */
   const [round, setRound] = useState(0)
-  const { bases, tuned, datasets, evaluations, dataset } = useChoices(draft)
+  const choices = useChoices(draft)
+  const { bases, tuned, datasets, evaluations, dataset } = choices
 
   // The recommended base, or one that is here.
   const trainable = bases.data?.models.filter(({ methods }) => methods.length > 0) ?? []
@@ -127,7 +128,7 @@ function NewJob({ cloned }: { cloned?: Job }) {
 
   const problems = useMemo(() => problemsOf(draft, objective), [draft, objective])
   const complete = model_id !== null && draft.dataset_id !== null
-  const rows = dataset.data?.status === 'ready' ? dataset.data.rows : undefined
+  const rows = rowsOf(dataset.data)
   const request = requestOf(whole, objective, rows)
   const problem = dataset.data && unusable(dataset.data)
   const known = dataset.data !== undefined && !problem
@@ -187,49 +188,22 @@ function NewJob({ cloned }: { cloned?: Job }) {
       )}
       <div className="grid items-start gap-5 lg:grid-cols-[minmax(0,1fr)_21rem]">
         <div key={round} className="grid min-w-0 gap-5">
-          {bases.isError ? (
-            <Card title="1. Model">
-              <ErrorState error={bases.error} retry={() => void bases.refetch()} />
-            </Card>
-          ) : (
-            <ModelCard
-              value={model_id}
-              onChange={(next) => change({ model_id: next })}
-              bases={bases.data?.models ?? []}
-              tuned={tuned.data?.items ?? []}
-              error={errorOf('model_id') ?? (tried && !model_id ? 'Choose a model.' : undefined)}
-            />
-          )}
-          {datasets.isError ? (
-            <Card title="2. Data">
-              <ErrorState error={datasets.error} retry={() => void datasets.refetch()} />
-            </Card>
-          ) : (
-            <DataCard
-              value={draft.dataset_id}
-              onChange={(next) => change({ dataset_id: next, objective: undefined })}
-              datasets={withOne(datasets.data?.items ?? [], dataset.data)}
-              hasMore={datasets.data?.has_more ?? false}
-              dataset={dataset.data}
-              error={
-                errorOf('dataset_id') ??
-                (dataset.isError ? dataset.error.message : undefined) ??
-                (tried && !draft.dataset_id ? 'Choose a dataset.' : undefined)
-              }
-            >
-              {problem && dataset.data && (
-                <InvalidRows count={dataset.data.error_count || undefined} datasetId={dataset.data.id} />
-              )}
-              {canHoldOut(draft, rows) && !problem && (
-                <Checkbox
-                  label={`Hold out ${formatPercent(heldOutShare)} for validation`}
-                  help={`Measures the model on ${plural(heldOutOf(rows!), 'row')} it does not train on.`}
-                  checked={draft.hold_out}
-                  onChange={(hold_out) => change({ hold_out })}
-                />
-              )}
-            </DataCard>
-          )}
+          <ModelStep
+            choices={choices}
+            model_id={model_id}
+            onChange={(next) => change({ model_id: next })}
+            error={errorOf('model_id') ?? (tried && !model_id ? 'Choose a model.' : undefined)}
+          />
+          <DataStep
+            choices={choices}
+            draft={draft}
+            change={change}
+            error={
+              errorOf('dataset_id') ??
+              (dataset.isError ? dataset.error.message : undefined) ??
+              (tried && !draft.dataset_id ? 'Choose a dataset.' : undefined)
+            }
+          />
           <MethodCard
             value={draft.method}
             onChange={(method) => change({ method })}
@@ -301,6 +275,82 @@ function NewJob({ cloned }: { cloned?: Job }) {
     </Page>
   )
 }
+
+type Choices = ReturnType<typeof useChoices>
+
+function ModelStep({
+  choices: { bases, tuned },
+  model_id,
+  onChange,
+  error,
+}: {
+  choices: Choices
+  model_id: string | null
+  onChange: (model_id: string | null) => void
+  error: string | undefined
+}) {
+  if (bases.isError)
+    return (
+      <Card title="1. Model">
+        <ErrorState error={bases.error} retry={() => void bases.refetch()} />
+      </Card>
+    )
+  return (
+    <ModelCard
+      value={model_id}
+      onChange={onChange}
+      bases={bases.data?.models ?? []}
+      tuned={tuned.data?.items ?? []}
+      error={error}
+    />
+  )
+}
+
+function DataStep({
+  choices: { datasets, dataset },
+  draft,
+  change,
+  error,
+}: {
+  choices: Choices
+  draft: Draft
+  change: (changes: Partial<Draft>) => void
+  error: string | undefined
+}) {
+  if (datasets.isError)
+    return (
+      <Card title="2. Data">
+        <ErrorState error={datasets.error} retry={() => void datasets.refetch()} />
+      </Card>
+    )
+  const rows = rowsOf(dataset.data)
+  const problem = dataset.data && unusable(dataset.data)
+  return (
+    <DataCard
+      value={draft.dataset_id}
+      onChange={(next) => change({ dataset_id: next, objective: undefined })}
+      datasets={withOne(datasets.data?.items ?? [], dataset.data)}
+      hasMore={datasets.data?.has_more ?? false}
+      dataset={dataset.data}
+      error={error}
+    >
+      {problem && dataset.data && (
+        <InvalidRows count={dataset.data.error_count || undefined} datasetId={dataset.data.id} />
+      )}
+      {canHoldOut(draft, rows) && !problem && (
+        <Checkbox
+          label={`Hold out ${formatPercent(heldOutShare)} for validation`}
+          help={`Measures the model on ${plural(heldOutOf(rows!), 'row')} it does not train on.`}
+          checked={draft.hold_out}
+          onChange={(hold_out) => change({ hold_out })}
+        />
+      )}
+    </DataCard>
+  )
+}
+
+/** How many rows a dataset has, once it is read. */
+const rowsOf = (dataset: Dataset | undefined) => (dataset?.status === 'ready' ? dataset.rows : undefined)
 
 /** The chosen one may be older than those that are listed. */
 const withOne = <T extends { id: string }>(items: readonly T[], one: T | undefined): readonly T[] =>
