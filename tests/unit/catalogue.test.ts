@@ -113,6 +113,7 @@ test('the base recommended for a machine is the largest that trains there within
 
 const program = `
 import json, sys, torch
+from dataclasses import replace
 from trainer.model.fast_layers import FAMILY
 from trainer.run import memory
 from trainer.runtime.spec import Lora, ModelSpec
@@ -126,6 +127,7 @@ for base in json.load(sys.stdin):
     qkv = shape["head_size"] * (shape["heads"] + 2 * shape["kv_heads"])
     widths = [shape[name] for name in ("layers", "hidden_size", "mlp_size")]
     sizes = memory.ModelShape(base["parameters"] - vision, *widths, qkv, shape["vocabulary"], base["name"], vision)
+    sizes = replace(sizes, layer_embeddings=shape.get("layer_embeddings", 0))
     spec = SimpleNamespace(method=base["method"], lora=SimpleNamespace(r=16), projector=False)
     device = torch.device("cuda" if base["device"] == "gpu" else "cpu")
     results.append(memory.predicted_bytes(sizes, spec, 2, 2048, 512, device))

@@ -57,6 +57,8 @@ class ModelShape:
     experts_chosen: int = 0
     # Weights that a rank of adapters of all its linear layers takes.
     linear_lora: int = 0
+    # Embeddings of each layer, beside those of the vocabulary (Gemma 3n, Gemma 4).
+    layer_embeddings: int = 0
 
 
 def shape_of(config: Any) -> ModelShape:
@@ -97,9 +99,19 @@ def shape_of(config: Any) -> ModelShape:
         )
     per_layer = hidden_size * qkv_size + heads * size * hidden_size + 3 * hidden_size * mlp_size
     embeddings = vocabulary * hidden_size * (1 if tied else 2)
-    weights = layers * per_layer + embeddings
+    table = getattr(config, "vocab_size_per_layer_input", 0) * (getattr(config, "hidden_size_per_layer_input", 0) or 0)
+    weights = layers * (per_layer + table) + embeddings
     return ModelShape(
-        weights, layers, hidden_size, mlp_size, qkv_size, vocabulary, family, vision_weights, *projector_sizes
+        weights,
+        layers,
+        hidden_size,
+        mlp_size,
+        qkv_size,
+        vocabulary,
+        family,
+        vision_weights,
+        *projector_sizes,
+        layer_embeddings=layers * table,
     )
 
 
@@ -211,8 +223,8 @@ def predicted_bytes(
         adapters = shape.layers * spec.lora.r * 2 * (4 * shape.hidden_size + shape.qkv_size + 3 * shape.mlp_size)
         if shape.experts_chosen:
             adapters = spec.lora.r * (shape.linear_lora + shape.expert_lora * spec.lora.experts)
-        # Experts are not linear layers, so they stay as they are.
-        whole = embeddings + shape.expert_weights
+        # Experts and tables are not linear layers, so they stay as they are.
+        whole = embeddings + shape.expert_weights + shape.layer_embeddings
         states = weight_bytes * (shape.weights - whole) + dtype_bytes * whole + 16 * adapters
         if spec.method == "qlora" and not on_gpu:
             states += QUANTIZED_BYTES

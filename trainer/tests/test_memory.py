@@ -74,6 +74,21 @@ def test_runs_of_mixtures_need_what_is_predicted(job, experts, tokens, targets, 
     assert predicted == pytest.approx(peak, rel=0.07)
 
 
+@pytest.mark.parametrize("name", ["gemma4_e2b", "gemma3n"])
+def test_embeddings_of_each_layer_are_counted(tmp_path, name):
+    """Half of the weights of Gemma 4 E2B; qlora does not quantize them."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from tests.families.checkpoints import write
+
+    write(name, tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    tables = [weight for key, weight in model.named_parameters() if key.endswith("embed_tokens_per_layer.weight")]
+    assert memory.shape_of(config).layer_embeddings == sum(weight.numel() for weight in tables) > 0
+
+
 def test_the_prompt_of_a_pair_is_counted_once(job, loop_of):
     prompts = [[{"role": "user", "content": f"{index}, " + "why? " * 40}] for index in range(4)]
     pairs = [{**pair, "prompt": prompt} for pair, prompt in zip(PAIRS, prompts, strict=False)]

@@ -14,6 +14,8 @@ export interface Shape {
   vocabulary: number
   /** Weights of the part that sees, which training leaves as it is. */
   vision_weights?: number
+  /** Embeddings of each layer, beside those of the vocabulary (Gemma 3n, Gemma 4). */
+  layer_embeddings?: number
 }
 
 export interface Sized {
@@ -48,9 +50,9 @@ export const hasFastLayers = (family: string | undefined) => family !== undefine
 /** Peak bytes of a training by `method`: predicted_bytes of trainer/run/memory.py. */
 export function trainingBytes(base: Sized, method: Method, { device, bf16 }: Pick<Machine, 'device' | 'bf16'>): number {
   const { layers, hidden_size: hidden, mlp_size: mlp, heads, kv_heads, head_size, vocabulary } = base.shape
-  const { vision_weights = 0 } = base.shape
+  const { vision_weights = 0, layer_embeddings = 0 } = base.shape
   const weights = base.parameters - vision_weights
-  const embeddings = vocabulary * hidden
+  const embeddings = vocabulary * hidden + layer_embeddings
   const qkv = head_size * (heads + 2 * kv_heads)
   const gpu = device === 'gpu'
   const inChunks = method !== 'full' && hasFastLayers(base.family)
@@ -150,5 +152,8 @@ export function shapeOf(config: Record<string, unknown>): Shape | undefined {
   if (!layers || !hidden_size || !heads || !vocabulary || !mlp_size) return undefined
   const kv_heads = (number('num_key_value_heads') as number | undefined) ?? heads
   const head_size = (number('head_dim') as number | undefined) ?? Math.floor(hidden_size / heads)
-  return { layers, hidden_size, mlp_size, heads, kv_heads, head_size, vocabulary }
+  const perLayer = number('hidden_size_per_layer_input') as number | undefined
+  const table = ((number('vocab_size_per_layer_input') as number | undefined) ?? 0) * (perLayer ?? 0)
+  const shape = { layers, hidden_size, mlp_size, heads, kv_heads, head_size, vocabulary }
+  return table > 0 ? { ...shape, layer_embeddings: layers * table } : shape
 }
