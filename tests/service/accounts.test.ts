@@ -4,6 +4,7 @@ import { before, test } from 'node:test'
 import Fastify from 'fastify'
 import { roleScopes, scopePresets, scopes } from '../../contract/scopes.ts'
 import { newKey } from '../../lib/key-format.ts'
+import { firstOwner, operatorUser } from '../../server/features/accounts/index.ts'
 import { requireScopes } from '../../server/platform/http/auth.ts'
 import { allowed } from '../support/allowed-time.ts'
 import { newBrowser } from '../support/browser.ts'
@@ -267,6 +268,23 @@ test('the operator creates, changes and suspends accounts; others cannot see tha
   assert.equal((await ada.api('GET', '/user/profile')).status, 200)
   const ids = (await operator.api('GET', '/operator/accounts?limit=100')).body.items.map(({ id }: { id: string }) => id)
   assert.ok(ids.includes(account.id) && ids.includes(app.owner.account_id))
+})
+
+test('the operator is an owner who is marked so: nobody else, and nobody who was removed', async () => {
+  const found = async () => [(await firstOwner(app.db))?.id, (await operatorUser(app.db))?.id]
+  const mark = (id: string, values: object) => app.db.updateTable('users').set(values).where('id', '=', id).execute()
+  const owner = app.owner.user_id
+  const [older, removed] = [await member('admin'), await member('owner')]
+  for (const { id } of [older, removed]) await mark(id, { created_at: 0, operator: 1 })
+  await mark(removed.id, { removed_at: 1 })
+  try {
+    assert.deepEqual(await found(), [owner, owner])
+    await mark(owner, { operator: 0 })
+    assert.deepEqual(await found(), [owner, undefined])
+  } finally {
+    await mark(owner, { operator: 1 })
+    await mark(older.id, { operator: 0 })
+  }
 })
 
 test('the audit log shows who did what, only to its account, and has no secrets', async () => {
