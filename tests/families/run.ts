@@ -11,6 +11,7 @@ import type { Job } from '../../contract/fine-tuning.ts'
 import type { TunedModel } from '../../contract/models.ts'
 import { root } from '../../lib/root.ts'
 import { client, colourRows } from '../support/client.ts'
+import { type Color, dataUrl, disk } from '../support/pictures.ts'
 import { dataFolder } from '../support/server.ts'
 import { type Row, writeRows } from './table.ts'
 
@@ -106,12 +107,16 @@ class Attempt {
     const template = ['tests/families/template.ts', path.join(this.base, 'model.gguf')]
     const { stdout } = await run(process.execPath, template, { cwd: root })
     Object.assign(this.row, JSON.parse(stdout))
+    const { kind, blind, expert_weights } = JSON.parse(readFileSync(described, 'utf8'))
+    await this.cell('pictures', async () => {
+      if (blind) return `It reads no pictures: ${blind}.`
+      return kind === 'vision' ? await this.sees() : 'none'
+    })
     await this.train()
-    const hasExperts = 'expert_weights' in JSON.parse(readFileSync(described, 'utf8'))
     const others = { qlora: { method: 'qlora' }, full: { method: 'full' }, experts: { lora_config: { experts: true } } }
     for (const [column, config] of Object.entries(others))
       await this.cell(column as FamilyTrial, async () => {
-        if (column === 'experts' && !hasExperts) return 'none'
+        if (column === 'experts' && !expert_weights) return 'none'
         const job = await this.job({ ...config, training_config: briefly })
         return typeof job === 'string' || !job.model ? this.endOf(job) : await this.served(job.model)
       })
@@ -174,6 +179,31 @@ class Attempt {
     if (!comparison?.agrees) return sentence(comparison?.problem ?? 'It could not be compared.')
     const described = JSON.parse(readFileSync(path.join(this.base, 'model.json'), 'utf8'))
     return described.merges_adapters ? 'merged only' : 'yes'
+  }
+
+  /** Whether the base's answer is about a picture, whose tokens are counted. */
+  private async sees(): Promise<string> {
+    const answer = async (...colours: Color[]) => {
+      const pictures = colours.map((colour) => ({
+        type: 'image_url',
+        image_url: { url: dataUrl(disk(64, 64, colour)) },
+      }))
+      const messages = [{ role: 'user', content: [...pictures, { type: 'text', text: 'code of blue?' }] }]
+      const request = { model: this.id, messages, max_tokens: 1, temperature: 0, logprobs: true, top_logprobs: 20 }
+      const { status, body } = await api('POST', '/chat/completions', request)
+      if (status !== 200) throw new Error(body.error.message)
+      return { tokens: body.usage.prompt_tokens, said: JSON.stringify(body.choices[0].logprobs) }
+    }
+    const [none, red, again, blue] = [
+      await answer(),
+      await answer([255, 0, 0]),
+      await answer([255, 0, 0]),
+      await answer([0, 0, 255]),
+    ]
+    // A picture is shown with 4 tokens or more, and marks around them.
+    if (red.tokens < none.tokens + 4) return 'The tokens of a picture are not counted.'
+    if (red.said !== again.said) return 'Answers to one picture differ.'
+    return red.said === blue.said ? 'Answers do not depend on the picture.' : 'yes'
   }
 
   /** A job that has ended, or why there is none. */

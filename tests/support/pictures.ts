@@ -1,7 +1,7 @@
 // Pictures drawn by code, as PNG files and data URLs.
 import { deflateSync } from 'node:zlib'
 
-type Color = readonly [red: number, green: number, blue: number]
+export type Color = readonly [red: number, green: number, blue: number]
 
 /** A PNG file. `colorAt` gives the color of each pixel. */
 export function png(width: number, height: number, colorAt: (x: number, y: number) => Color): Buffer {
