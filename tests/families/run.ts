@@ -13,7 +13,7 @@ import { root } from '../../lib/root.ts'
 import { client, colourRows } from '../support/client.ts'
 import { type Color, dataUrl, disk } from '../support/pictures.ts'
 import { dataFolder } from '../support/server.ts'
-import { type Row, writeRows } from './table.ts'
+import { emptyRows, type Row, writeRows } from './table.ts'
 
 const run = promisify(execFile)
 const python = path.join(root, '.local/python/bin/python')
@@ -59,6 +59,8 @@ const problemOf = (error: unknown) => {
 
 await startForks()
 const known: string[] = await pythonJson('-m', 'tests.families.checkpoints', '--list')
+const waiting = positionals.length > 0 ? positionals : [...known]
+emptyRows(waiting, known)
 const data = dataFolder('families', {
   TUNERY_MODELS_DIR: models,
   TUNERY_TRAINING_PRIORITY: 'normal',
@@ -225,7 +227,6 @@ class Attempt {
   }
 }
 
-const waiting = positionals.length > 0 ? positionals : [...known]
 await Promise.all(
   Array.from({ length: lanes }, async () => {
     for (let name = waiting.shift(); name !== undefined; name = waiting.shift()) {

@@ -19,6 +19,19 @@ export function writeRows(rows: Readonly<Record<string, Row>>, names: readonly s
   writeFileSync(markdown, markdownOf(ordered))
 }
 
+/**
+ * Leaves of the rows of these families only their architecture: the service refuses what failed before, and it is to be
+ * tried again.
+ */
+export function emptyRows(names: readonly string[], all: readonly string[]): void {
+  const earlier: Record<string, Row> = JSON.parse(readFileSync(json, 'utf8'))
+  const rows = names.flatMap((name) => {
+    const architecture = earlier[name]?.architecture
+    return architecture ? [[name, { architecture }]] : []
+  })
+  writeRows(Object.fromEntries(rows), all)
+}
+
 const order = Object.keys(familyTrials) as FamilyTrial[]
 
 function markdownOf(rows: Record<string, Row>): string {

@@ -71,6 +71,29 @@ def test_without_kernels_each_document_is_a_row(checkpoint, monkeypatch, name):
     assert packing.packing_cell(checkpoint(name)) == "yes"
 
 
+@pytest.mark.parametrize("own", [True, False], ids=["kernels", "plain"])
+@pytest.mark.parametrize("name", ["granite_h", "nemotron_h"])
+def test_states_stay_finite_at_a_high_rate(checkpoint, monkeypatch, name, own):
+    """Also with memory that is full of NaN before it is written, in all weights, decays and steps of time included."""
+    if not own:
+        monkeypatch.setattr(kernels, "scans_available", lambda _: False)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    model = packing.load(checkpoint(name))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        for _ in range(4):
+            loss, gradients = packing.packed(model, packing.rows())
+            assert all(bool(each.isfinite().all()) for each in (loss, *gradients.values()))
+            for weight_name, weight in model.named_parameters():
+                weight.grad = gradients.get(weight_name)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_a_base_whose_documents_mix_gets_one_row_a_pass(checkpoint, monkeypatch):
     folder = checkpoint("lfm2")
     monkeypatch.setattr(position_mixers, "_compute_with_kernels", lambda *_: None)
