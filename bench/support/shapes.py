@@ -1,11 +1,16 @@
 """Checkpoints of the shapes of published models, with random weights and the tokenizer of the default base:
-`python -m bench.support.shapes NAME OUT`. Speed does not depend on what a model has learned."""
+`python -m bench.support.shapes NAME OUT`. Speed does not depend on what a model has learned.
+
+A name of tests/families/checkpoints.py gives that family's structure in the widths of a small model.
+"""
 
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
+from tests.families.checkpoints import FAMILIES
+from tests.families.checkpoints import TEXT as TINY
 from trainer.tests.make_tiny import VOCABULARY, write_tokenizer
 
 # A class of transformers and its configuration.
@@ -81,6 +86,69 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
+# How many times as large as in the tiny checkpoint of a family: a model of width 1024 and at least eight layers.
+WIDER = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "intermediate_size_mlp": 16,
+    "block_ff_dim": 24,
+    "moe_intermediate_size": 8,
+    "shared_expert_intermediate_size": 8,
+    "moe_shared_expert_intermediate_size": 8,
+    "shared_intermediate_size": 24,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "num_global_key_value_heads": 4,
+    "head_dim": 2,
+    "global_head_dim": 2,
+    "query_pre_attn_scalar": 2,
+    "kv_lora_rank": 8,
+    "q_lora_rank": 16,
+    "qk_nope_head_dim": 2,
+    "qk_rope_head_dim": 2,
+    "v_head_dim": 2,
+    "num_experts": 2,
+    "n_routed_experts": 2,
+    "num_local_experts": 2,
+    "moe_num_experts": 2,
+    "linear_num_key_heads": 8,
+    "linear_num_value_heads": 8,
+    "linear_key_head_dim": 4,
+    "linear_value_head_dim": 4,
+    "mamba_n_heads": 4,
+    "mamba_num_heads": 4,
+    "mamba_d_head": 4,
+    "mamba_head_dim": 4,
+    "mamba_d_state": 4,
+    "hidden_size_per_layer_input": 4,
+    "laurel_rank": 4,
+    "rotary_dim": 2,
+    "sliding_window": 32,
+    "attention_chunk_size": 32,
+}
+LEAST_LAYERS = 8
+# A field for each layer.
+BY_LAYER = ("layer_types", "layers_block_type", "mlp_layer_types", "no_rope_layers", "activation_sparsity_pattern")
+
+
+def wide(family: str) -> tuple[str, dict[str, Any]]:
+    """The class and configuration of a family's text model, with its pattern of layers repeated."""
+    made = FAMILIES[family]
+    if made.text is not None:
+        raise SystemExit(f"{family} reads pictures: its text model has a name of its own in the list.")
+    fields = {**TINY, **made.config}
+    layers = fields["num_hidden_layers"]
+    repeats = -(-LEAST_LAYERS // layers)
+    fields["num_hidden_layers"] = layers * repeats
+    for name, value in fields.items():
+        if name in BY_LAYER:
+            fields[name] = value * repeats
+        elif isinstance(value, list):
+            fields[name] = [number * WIDER[name] for number in value] * repeats
+        elif name in WIDER and value:
+            fields[name] = value * WIDER[name]
+    del fields["max_position_embeddings"], fields["tie_word_embeddings"]
+    return made.model, {**fields, "vocab_size": 49_152}
 
 
 def write(name: str, folder: Path) -> None:
@@ -89,7 +157,7 @@ def write(name: str, folder: Path) -> None:
     import torch
     import transformers
 
-    kind, fields = SHAPES[name]
+    kind, fields = SHAPES.get(name) or wide(name)
     model_class = getattr(transformers, kind)
     ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
     config = model_class.config_class(**fields, **ends, max_position_embeddings=40_960, tie_word_embeddings=True)
