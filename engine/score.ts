@@ -1,8 +1,8 @@
 // Command line: `node engine/score.ts MODEL.gguf LIBRARY_FOLDER ROWS.json [--adapter FILE.gguf] [--projector
 // FILE.gguf]`: prints the log-probabilities of rows of tokens under a model, and under it with an adapter, as JSON. It
-// loads the projector where the library for pictures is installed. Without rows it loads the files alone. Exits
-// with 3 and a reason on stderr where the files are none of the library's, or rendering the chat template does not end.
-// Ends when standard input closes.
+// reads a small picture with the projector where the library for pictures is installed. Without rows it loads the files
+// alone. Exits with 3 and a reason on stderr where the files are none of the library's, or rendering the chat template
+// does not end. Ends when standard input closes.
 import { readFileSync } from 'node:fs'
 import { setPriority } from 'node:os'
 import { parseArgs } from 'node:util'
@@ -19,6 +19,7 @@ import { createEncoder } from './vision/encoder.ts'
 import { createProjectors } from './vision/projectors.ts'
 
 const refusedStatus = 3
+const smallPicture = { width: 32, height: 32, rgb: new Uint8Array(32 * 32 * 3).fill(128) }
 
 async function main(args: string[]): Promise<void> {
   const options = { adapter: { type: 'string' }, projector: { type: 'string' } } as const
@@ -50,10 +51,18 @@ function requireUsableTemplate(model: Model): void {
   }
 }
 
-/** Throws an Error for the user if the model cannot read pictures with this file. */
+/** Throws an Error for the user if the model cannot read pictures with this file. The library may end the process. */
 async function requireProjector(library: Library, model: Model, path: string): Promise<void> {
-  const projectors = createProjectors(library, createEncoder(library.dir), 1, 0)
-  if (projectors.isInstalled()) await projectors.load(model, path)
+  const encoder = createEncoder(library.dir)
+  const projectors = createProjectors(library, encoder, 1, 0)
+  if (!projectors.isInstalled()) return
+  const { id } = await projectors.load(model, path)
+  const parts = await encoder.call({ kind: 'prepare', projector: id, picture: 1, pixels: smallPicture })
+  for (const [index, part] of parts.entries()) {
+    if (part.kind === 'text') continue
+    const vectors = await encoder.call({ kind: 'encode', picture: 1, part: index })
+    if (!vectors.every(Number.isFinite)) throw new Error('it turns a small picture into numbers that are not finite')
+  }
 }
 
 /** What the library says of a file that it does not load. */

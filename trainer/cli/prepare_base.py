@@ -260,7 +260,7 @@ def describe(model_id: str, out: Path, source: str, converters: Path | None = No
 def check(out: Path, description: dict[str, Any], converters: Path, node: Path) -> dict[str, Any]:
     """Raises RuntimeError with a reason for the user if the engine does not compute what is in `out/hf`. Returns what
     `model.json` says of it, with `merges_adapters` where the engine cannot serve adapters of it. One whose projector it
-    cannot load reads text only, and `blind` says why.
+    cannot use reads text only, and `blind` says why.
     """
     if description["kind"] == "embedding":
         return description
@@ -274,7 +274,7 @@ def check(out: Path, description: dict[str, Any], converters: Path, node: Path) 
             engine.read_pictures(gguf, projector)
         except RuntimeError as problem:
             projector.unlink()
-            blind = f"the engine cannot load its projector, as {problem}".rstrip(".")
+            blind = f"the engine cannot use its projector, as {problem}".rstrip(".")
             print(f"It reads no pictures: {blind}.", file=sys.stderr, flush=True)
             description = {name: value for name, value in description.items() if not name.startswith("projector")}
             description |= {"kind": kind_of(out), "blind": blind}

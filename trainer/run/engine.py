@@ -30,7 +30,7 @@ class Engine:
         self._run(gguf, [list(range(8))])
 
     def read_pictures(self, gguf: Path, projector: Path) -> None:
-        """Loads the file and its projector. Raises RuntimeError with the engine's reason not to."""
+        """Reads a small picture with the projector. Raises RuntimeError with the engine's reason not to."""
         self._run(gguf, [], projector=projector)
 
     def score(self, gguf: Path, rows: "torch.Tensor", adapter: Path | None = None) -> "dict[str, torch.Tensor]":
@@ -63,7 +63,7 @@ class Engine:
                 assert child.stdout and child.stderr
                 answer, reason = child.stdout.read(), child.stderr.read()
         if child.returncode < 0:
-            raise RuntimeError("its library ends the process, as it does where a field of the configuration is missing")
+            raise RuntimeError("its library ends the process, as it does where a field of the configuration is wrong")
         if child.returncode:
             raise RuntimeError(without_paths((reason.strip().splitlines() or ["it names no reason"])[-1]))
         return json.loads(answer)

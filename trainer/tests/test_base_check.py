@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.families.checkpoints import write
@@ -10,6 +11,7 @@ from trainer.cli.prepare_base import PROJECTOR, check, convert_to_gguf, describe
 from trainer.model.targets import targets_of
 from trainer.run import base_check
 from trainer.run.base_check import Engine, check_base
+from trainer.runtime.gguf_reader import GgufReader
 from trainer.tests.make_tiny import make_tiny
 from trainer.tests.make_tiny_vision import make_tiny_vision
 
@@ -80,8 +82,12 @@ def test_a_base_whose_projector_does_not_load_is_added_for_text(tmp_path, capsys
     convert_to_gguf(base, CONVERTERS)
     described = describe("test/eye", base, "a local folder", CONVERTERS)
     assert check(base, described, CONVERTERS, ENGINE.node) == described and described["kind"] == "vision"
+    weights = GgufReader(base / PROJECTOR, "r+").tensors[0].data
+    weights[:] = np.nan
+    with pytest.raises(RuntimeError, match="numbers that are not finite"):
+        ENGINE.read_pictures(base / described["gguf"], base / PROJECTOR)
     (base / PROJECTOR).write_bytes(b"GGUF")
     changed = check(base, described, CONVERTERS, ENGINE.node)
     assert (changed["kind"], "projector" in changed, (base / PROJECTOR).exists()) == ("text", False, False)
-    assert changed["blind"].startswith("the engine cannot load its projector, as ")
+    assert changed["blind"].startswith("the engine cannot use its projector, as ")
     assert f"It reads no pictures: {changed['blind']}." in capsys.readouterr().err
