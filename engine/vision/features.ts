@@ -43,7 +43,7 @@ export class Features {
   private readonly firstIds = new Map<string, number>()
   private nextId = 1
   private pictures = 0
-  /** Of all vectors that are cached. */
+  /** The size of all cached vectors. */
   bytes = 0
   // One at a time: a decoded picture takes up to 150 MB, and encodings compete for the same cores.
   private readonly inTurn = createFairQueue({

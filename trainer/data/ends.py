@@ -74,7 +74,8 @@ def _added_texts(tokenizer: Tokenizer) -> list[str]:
 
 def end_token_of(tokenizer: Tokenizer) -> int | None:
     """The token that ends an answer of the chat template, if any."""
-    return tokenizer.convert_tokens_to_ids(end_of_answer(tokenizer).text) if end_of_answer(tokenizer).text else None
+    end = end_of_answer(tokenizer).text
+    return tokenizer.convert_tokens_to_ids(end) if end else None
 
 
 def end_tokens(*token_ids: int | list[int] | None) -> list[int]:

@@ -80,27 +80,18 @@ def shape_of(config: Any) -> ModelShape:
         config.num_hidden_layers,
         config.vocab_size,
     )
+    experts, linear_lora, table = (0, 0, 0, 0), 0, 0
     if mixture := _mixture_of(whole):
         weights, linear_lora, experts = mixture
         # What a layer's linear layers have beside attention: shared experts.
         mlp_size = max(0, (linear_lora // layers - 7 * hidden_size - qkv_size - heads * size) // 3)
-        return ModelShape(
-            weights,
-            layers,
-            hidden_size,
-            mlp_size,
-            qkv_size,
-            vocabulary,
-            "",
-            vision_weights,
-            *projector_sizes,
-            *experts,
-            linear_lora,
-        )
-    per_layer = hidden_size * qkv_size + heads * size * hidden_size + 3 * hidden_size * mlp_size
-    embeddings = vocabulary * hidden_size * (1 if tied else 2)
-    table = getattr(config, "vocab_size_per_layer_input", 0) * (getattr(config, "hidden_size_per_layer_input", 0) or 0)
-    weights = layers * (per_layer + table) + embeddings
+        family = ""
+    else:
+        per_layer = hidden_size * qkv_size + heads * size * hidden_size + 3 * hidden_size * mlp_size
+        embeddings = vocabulary * hidden_size * (1 if tied else 2)
+        inputs = getattr(config, "hidden_size_per_layer_input", 0) or 0
+        table = getattr(config, "vocab_size_per_layer_input", 0) * inputs
+        weights = layers * (per_layer + table) + embeddings
     return ModelShape(
         weights,
         layers,
@@ -111,7 +102,9 @@ def shape_of(config: Any) -> ModelShape:
         family,
         vision_weights,
         *projector_sizes,
-        layer_embeddings=layers * table,
+        *experts,
+        linear_lora,
+        layers * table,
     )
 
 
