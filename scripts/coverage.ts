@@ -4,6 +4,7 @@
 import { spawn, spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { existsSync, globSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { stripTypeScriptTypes } from 'node:module'
 import path from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 
@@ -77,7 +78,9 @@ function addRecords(): void {
 
 /** Numbers of the lines that have something to run, and never did. */
 function missedLines(file: string): { lines: number; missed: number[] } {
-  const [all, text] = [ran.get(file)!, readFileSync(path.join(root, file), 'utf8')]
+  const all = ran.get(file)!
+  // Types leave blanks.
+  const text = stripTypeScriptTypes(readFileSync(path.join(root, file), 'utf8'))
   const missed: number[] = []
   let [lines, offset] = [0, 0]
   for (const [index, line] of text.split('\n').entries()) {
@@ -106,6 +109,11 @@ function runPython(...args: string[]): string {
 
 const words = process.argv.slice(2)
 const named = words.filter((word) => word !== '--add')
+const unknown = named.find((word) => word.startsWith('-'))
+if (unknown) {
+  console.error(`There is no option '${unknown}'.`)
+  process.exit(2)
+}
 if (words.includes('--add') && existsSync(earlier)) addEarlier()
 else rmSync(folder, { recursive: true, force: true })
 rmSync(records, { recursive: true, force: true })
