@@ -74,8 +74,7 @@ class SchemaCompiler {
 
   compile(node = this.schema, path = ''): Rules {
     this.lexis.addRules(this.rules)
-    // A part may be another than what its path leads to: one of its types.
-    if (path === '') this.byPointer.set(path, 'top')
+    this.byPointer.set(path, 'top')
     this.paths.set('top', path)
     this.rules.set('root', rule('top'))
     this.pending.push({ name: 'top', node, path })
@@ -203,7 +202,7 @@ class SchemaCompiler {
     if (type === 'array') return this.arrayOf(node, path)
     if (type === 'string') {
       this.countParts(typeof node.pattern === 'string' ? partsPerPatternCharacter * node.pattern.length : 0)
-      return this.counted(stringRules(node, path, this.lexis))
+      return this.counted(stringRules(node, path, this.lexis.quotes, this.lexis.string))
     }
     if (type === 'boolean') return this.lexis.boolean
     return type === 'null' ? this.lexis.nothing : this.counted(numberRules(node, path, type === 'integer'))

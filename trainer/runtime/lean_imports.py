@@ -9,11 +9,13 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
+
+from trainer.runtime.postponed import as_loaded, load_meta_kernels
 
 COMPILER = "torch._dynamo"
 DISTRIBUTED = "torch.distributed"
@@ -31,12 +33,16 @@ def leave_out_compiler() -> None:
 
 
 def leave_out_distributed_tensors() -> None:
-    """Once torch is imported: peft asks of each weight whether it is a distributed tensor. No weight of a trainer that
-    works alone is one.
+    """Once torch is imported: peft asks of each weight whether it is a distributed tensor, and accelerate of a model
+    that is saved whether it is spread over processes. In a trainer that works alone none is.
     """
+    if not works_alone():
+        return
     distributed = sys.modules.get(DISTRIBUTED)
-    if distributed and works_alone() and not hasattr(distributed, "tensor"):
-        vars(distributed)["tensor"] = _DistributedTensors(f"{DISTRIBUTED}.tensor")
+    if distributed and not hasattr(distributed, "tensor"):
+        vars(distributed)["tensor"] = _ClassOfNothing(f"{DISTRIBUTED}.tensor", "DTensor")
+    if saving := sys.modules.get("accelerate.utils.other"):
+        vars(saving)["is_torch_distributed_available"] = lambda: False
 
 
 def works_alone() -> bool:
@@ -56,6 +62,8 @@ class _Marks(ModuleType):
         self.__path__ = path
         for name in ("allow_in_graph", "assume_constant_result", "disallow_in_graph"):
             setattr(self, name, _as_it_is)
+        # Accelerate asks of a model that is saved whether it was compiled.
+        self.eval_frame = _ClassOfNothing(f"{COMPILER}.eval_frame", "OptimizedModule")
 
     @staticmethod
     def disable(fn: Callable[..., Any] | None = None, recursive: bool = True, **_: object) -> Callable[..., Any]:
@@ -72,11 +80,14 @@ class _Marks(ModuleType):
         return getattr(_load_compiler(), name)
 
 
-class _DistributedTensors(ModuleType):
-    """Is no entry of `sys.modules`: an import replaces it by the real module."""
+class _ClassOfNothing(ModuleType):
+    """A module whose class others compare objects with, while it has none. It is no entry of `sys.modules`: an import
+    replaces it by the real module, and the use of another name imports that.
+    """
 
-    class DTensor:
-        """The class of no tensor."""
+    def __init__(self, module: str, name: str) -> None:
+        super().__init__(module)
+        setattr(self, name, type(name, (), {}))
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
@@ -86,6 +97,7 @@ class _DistributedTensors(ModuleType):
 
 def _load_compiler() -> ModuleType:
     if isinstance(sys.modules.get(COMPILER), _Marks):
+        load_meta_kernels()
         del sys.modules[COMPILER]
         sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Submodules)]
     return importlib.import_module(COMPILER)
@@ -99,16 +111,4 @@ class _Submodules(MetaPathFinder):
             return None
         compiler = _load_compiler()
         # It has imported the most of its submodules itself.
-        if name in sys.modules:
-            return ModuleSpec(name, _Loaded())
-        return PathFinder.find_spec(name, compiler.__path__)
-
-
-class _Loaded(Loader):
-    """Loads a module that has been loaded meanwhile."""
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return sys.modules[spec.name]
-
-    def exec_module(self, module: ModuleType) -> None:
-        pass
+        return as_loaded(name) or PathFinder.find_spec(name, compiler.__path__)

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 
 from trainer.runtime.import_scan import cache_import_scan
 from trainer.runtime.lean_imports import leave_out_compiler, leave_out_distributed_tensors
+from trainer.runtime.postponed import load_meta_kernels_on_demand, postpone_modules
 
 
 def torch_settings(threads: int) -> dict[str, str]:
@@ -65,10 +66,12 @@ def importing() -> Generator[None]:
     """
     cache_import_scan()
     leave_out_compiler()
+    postpone_modules()
     gc.disable()
     try:
         yield
     finally:
         leave_out_distributed_tensors()
+        load_meta_kernels_on_demand()
         gc.freeze()
         gc.enable()
