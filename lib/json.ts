@@ -1,15 +1,20 @@
-// JSON whose seeds keep their digits.
+// JSON whose whole numbers keep their digits.
 
 /** A whole number that a JavaScript number cannot hold. `JSON.stringify` writes its digits. */
-interface ExactInteger {
+export interface ExactInteger {
   readonly rawJSON: string
 }
 
 interface SourceText {
   parse(text: string, reviver: (key: string, value: unknown, context: { source?: string }) => unknown): unknown
   rawJSON(digits: string): ExactInteger
+  isRawJSON(value: unknown): value is ExactInteger
 }
 const withSource = JSON as unknown as SourceText
+
+/** A whole number of these digits. */
+export const exactInteger = (digits: string) => withSource.rawJSON(digits)
+export const isExactInteger = (value: unknown): value is ExactInteger => withSource.isRawJSON(value)
 
 /** A field `seed` of 16 digits or more. Everything else is parsed as usual, which is several times faster. */
 const largeSeed = /"seed"\s*:\s*-?[1-9][0-9]{15}/

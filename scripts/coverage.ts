@@ -1,8 +1,10 @@
 // `npm run coverage`: lines of the program that no test of `npm run test:full` runs, in any process that the tests
-// start; `-- FILE…` of these test files alone. A process that SIGKILL ends leaves no record. The report names the
-// lines.
+// start; `-- FILE…` of these test files alone, `-- --add FILE…` of these and of the runs before. A process that SIGKILL
+// ends leaves no record. The report names the lines.
 import { spawn, spawnSync } from 'node:child_process'
-import { globSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { createHash } from 'node:crypto'
+import { existsSync, globSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { stripTypeScriptTypes } from 'node:module'
 import path from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 
@@ -15,11 +17,39 @@ const folder = path.join(root, '.local/coverage')
 const records = path.join(folder, 'node')
 const peer = path.join(root, '.local/peers/coverage')
 const report = path.join(folder, 'report.txt')
+/** What has run so far, for `--add`. */
+const earlier = path.join(folder, 'ran.json')
 const sources = globSync('{contract,lib,pictures,telemetry,sdk,mcp,server,engine,cli}/**/*.ts', { cwd: root }).filter(
   (file) => !file.startsWith('sdk/generated/'),
 )
 /** Which characters of each file have run: Node strips types in place, so that positions stay. */
 const ran = new Map(sources.map((file) => [file, new Uint8Array(readFileSync(path.join(root, file), 'utf8').length)]))
+
+/** A file's hash, and which of its characters have run, in base64. */
+type Earlier = Record<string, { hash: string; ran: string }>
+
+const hashOf = (file: string) =>
+  createHash('sha256')
+    .update(readFileSync(path.join(root, file)))
+    .digest('hex')
+
+/** Adds the earlier runs, but for files that have changed since: their positions are others. */
+function addEarlier(): void {
+  const known: Earlier = JSON.parse(readFileSync(earlier, 'utf8'))
+  for (const [file, all] of ran) {
+    const entry = known[file]
+    if (entry?.hash === hashOf(file)) all.set(Buffer.from(entry.ran, 'base64'))
+    else console.log(`${file} has changed since the runs before: they do not count for it`)
+  }
+}
+
+function writeEarlier(): void {
+  const entries = [...ran].map(([file, all]) => [
+    file,
+    { hash: hashOf(file), ran: Buffer.from(all).toString('base64') },
+  ])
+  writeFileSync(earlier, JSON.stringify(Object.fromEntries(entries)))
+}
 
 /** Adds the records of processes that have ended, and deletes them: all together are gigabytes. */
 function addRecords(): void {
@@ -48,7 +78,9 @@ function addRecords(): void {
 
 /** Numbers of the lines that have something to run, and never did. */
 function missedLines(file: string): { lines: number; missed: number[] } {
-  const [all, text] = [ran.get(file)!, readFileSync(path.join(root, file), 'utf8')]
+  const all = ran.get(file)!
+  // Types leave blanks.
+  const text = stripTypeScriptTypes(readFileSync(path.join(root, file), 'utf8'))
   const missed: number[] = []
   let [lines, offset] = [0, 0]
   for (const [index, line] of text.split('\n').entries()) {
@@ -75,7 +107,16 @@ function runPython(...args: string[]): string {
   return stdout + stderr
 }
 
-rmSync(folder, { recursive: true, force: true })
+const words = process.argv.slice(2)
+const named = words.filter((word) => word !== '--add')
+const unknown = named.find((word) => word.startsWith('-'))
+if (unknown) {
+  console.error(`There is no option '${unknown}'.`)
+  process.exit(2)
+}
+if (words.includes('--add') && existsSync(earlier)) addEarlier()
+else rmSync(folder, { recursive: true, force: true })
+rmSync(records, { recursive: true, force: true })
 for (const name of [records, path.join(folder, 'site')]) mkdirSync(name, { recursive: true })
 writeFileSync(path.join(folder, 'site/sitecustomize.py'), 'import coverage\n\ncoverage.process_startup()\n')
 const settings = path.join(folder, '.coveragerc')
@@ -85,7 +126,6 @@ writeFileSync(
     `source = ${root}/trainer\nomit = */tests/*\n`,
 )
 const packages = globSync(path.join(peer, 'lib/python*/site-packages'))
-const named = process.argv.slice(2)
 const tests = spawn(process.execPath, ['scripts/test.ts', ...(named.length > 0 ? named : ['--full'])], {
   cwd: root,
   stdio: 'inherit',
@@ -100,6 +140,7 @@ const adding = setInterval(addRecords, 5_000)
 const status = await new Promise<number | null>((resolve) => tests.on('close', resolve))
 clearInterval(adding)
 addRecords()
+writeEarlier()
 
 const files = sources.map((file) => ({
   file,
@@ -115,7 +156,7 @@ const rooms = Object.entries(Object.groupBy(files, ({ room }) => room)).map(([ro
   share: shareOf(some!),
 }))
 rooms.sort((a, b) => a.share - b.share)
-runPython('combine', '--rcfile', settings)
+runPython('combine', '--append', '--rcfile', settings)
 const python = runPython('report', '--rcfile', settings, '--show-missing', '--skip-covered')
 const missed = files.filter((one) => one.missed.length > 0).map((one) => `${one.file}: ${spans(one.missed)}`)
 writeFileSync(report, `${missed.join('\n')}\n\n${python}`)

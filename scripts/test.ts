@@ -72,6 +72,11 @@ const fileSuite = (file: string): Suite => ({
   args: [...nodeArgs, file],
   exclusive: alone.includes(file),
 })
+/** A file that the command line names: of the trainer under pytest, another under node:test. */
+const namedSuite = (file: string): Suite =>
+  file.startsWith('trainer/')
+    ? { name: file, command: path.join(python, 'pytest'), args: ['-q', file] }
+    : fileSuite(file)
 /** Its limits of time allow for no other test in its process. */
 const grammarLimits = 'tests/unit/engine/grammar-limits.test.ts'
 const alone = ['tests/process/demo.full.test.ts']
@@ -356,7 +361,7 @@ const words = process.argv.slice(2)
 const full = words.includes('--full')
 const named = words.filter((word) => !word.startsWith('--'))
 const postgres = words.includes('--static') || named.length > 0 ? undefined : await findPostgres()
-const tests = words.includes('--static') ? [] : named.length > 0 ? named.map(fileSuite) : suitesOf(full)
+const tests = words.includes('--static') ? [] : named.length > 0 ? named.map(namedSuite) : suitesOf(full)
 const all = named.length > 0 ? tests : [...checks, ...tests]
 const temporary = full || words.includes('--static') || named.length > 0 ? undefined : memoryFolder()
 for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => process.exit(1))

@@ -462,7 +462,6 @@ type Settings = typeof settings
 export type Config = { [K in keyof Settings]: z.output<Settings[K]['schema']> }
 
 const envName = (name: string) => `TUNERY_${name.toUpperCase()}`
-const unusedSettings = new Set<string>()
 
 /** An invalid setting; the message tells the operator how to fix it. */
 export class ConfigError extends Error {}
@@ -527,11 +526,6 @@ function withPassword(url: string, password: string): string | undefined {
   if (!parsed?.host || parsed.password) return undefined
   parsed.password = encodeURIComponent(password)
   return parsed.href
-}
-
-/** Names of the settings in the environment that have no effect in this version. */
-export function unusedSettingsIn(env: NodeJS.ProcessEnv): string[] {
-  return [...unusedSettings].map(envName).filter((name) => env[name])
 }
 
 /** Every setting for the documentation, independent of this machine. */

@@ -5,7 +5,7 @@ import type { Socket } from 'node:net'
 import path from 'node:path'
 import { killChildren } from '../lib/child-process.ts'
 import { buildApp } from './app.ts'
-import { ConfigError, readConfig, unusedSettingsIn } from './config.ts'
+import { ConfigError, readConfig } from './config.ts'
 import { dashboardAddress } from './features/sign-in/index.ts'
 import { databaseAway } from './platform/db/dialect.ts'
 import { NewerDatabase } from './platform/db/migrate.ts'
@@ -62,7 +62,6 @@ async function main(): Promise<void> {
   const signals = receiveSignals()
   const config = readConfig(process.env)
   const log = createLog(config)
-  for (const name of unusedSettingsIn(process.env)) log.warn(`${name} is accepted but has no effect in this version`)
   const { lock, reserved } = await lockWithRoom(config.data_dir)
   if (!lock)
     throw new ConfigError(

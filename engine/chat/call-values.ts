@@ -1,4 +1,5 @@
 // Values of arguments in the dialects of call shapes: written, found in text, and read.
+import { exactInteger } from '../../lib/json.ts'
 import { type Dialect, jsonDialect } from '../grammar/call-shape.ts'
 import { floatText, pythonString } from './python-text.ts'
 
@@ -28,7 +29,7 @@ export function writeValue(value: unknown, dialect: Dialect): string {
   return `{${written.join(separator)}}`
 }
 
-/** Reads a whole value. Returns undefined if it is none. */
+/** Reads a whole value. Returns undefined if it is none. What JavaScript cannot hold is an `exactInteger`. */
 export function readValue(text: string, dialect: Dialect): unknown {
   if (dialect.name === 'json') {
     try {
@@ -43,6 +44,8 @@ export function readValue(text: string, dialect: Dialect): unknown {
 }
 
 const depthMax = 64
+/** Characters that show whether a value begins. */
+const valueStartMax = 32
 
 class Reader {
   private at = 0
@@ -84,6 +87,7 @@ class Reader {
     if (bare === literals.null || bare === 'null') return null
     if (bare === literals.true || bare === 'true') return true
     if (bare === literals.false || bare === 'false') return false
+    if (/^-?[1-9]\d*$/.test(bare) && !Number.isSafeInteger(Number(bare))) return exactInteger(bare)
     return /^-?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?$/.test(bare) ? Number(bare) : undefined
   }
 
@@ -102,12 +106,18 @@ class Reader {
   }
 
   private key(): string | undefined {
-    if (this.dialect.name !== 'bare') return this.string()
-    const end = this.text.indexOf(':', this.at)
-    if (end < 0) return undefined
-    const key = this.text.slice(this.at, end)
-    this.at = end
-    return key
+    const { name, quotes, literals } = this.dialect
+    if (name !== 'bare') return this.string()
+    // A key may have colons: the last is before what begins a value.
+    for (let end = this.text.indexOf(':', this.at); end >= 0; end = this.text.indexOf(':', end + 1)) {
+      const value = this.text.slice(end + 1, end + 1 + valueStartMax).trimStart()
+      const begins = [quotes[0], ...Object.values(literals)].some((start) => value.startsWith(start))
+      if (!begins && !/^(?:[[{]|-?\.?\d)/.test(value)) continue
+      const key = this.text.slice(this.at, end)
+      this.at = end
+      return key
+    }
+    return undefined
   }
 
   private string(): string | undefined {

@@ -1,7 +1,8 @@
 // Incremental parser of calls in a shape that was learned from a template. The grammar enforces the same texts; text
 // that does not match is content before the first call, and dropped after it.
 import { randomBytes } from 'node:crypto'
-import { typesOfArgument } from '../grammar/argument-types.ts'
+import { isExactInteger } from '../../lib/json.ts'
+import { mayFit, schemaOfArgument, typeOf, typesOfArgument } from '../grammar/argument-types.ts'
 import {
   type CallShape,
   type Dialect,
@@ -293,9 +294,16 @@ class ShapedCallParser implements ReplyParser {
       literal === undefined ? readValue(text.trim(), nestedReader(form)) : (JSON.parse(literal) as true | false | null)
     const asText = JSON.stringify(text)
     if (value === undefined || typeof value === 'string') return asText
-    const type = value === null ? 'null' : Array.isArray(value) ? 'array' : (typeof value as ValueType)
-    if (isAmongTypes) return types.includes(type) ? JSON.stringify(value) : asText
-    return accepted === null || accepted.includes(type) ? JSON.stringify(value) : asText
+    const type = isExactInteger(value) ? 'number' : typeOf(value)
+    // JSON stays as it was written, with all digits of its numbers.
+    const written = literal === undefined && nestedReader(form).name === 'json' ? text.trim() : JSON.stringify(value)
+    if (isAmongTypes) return types.includes(type) ? written : asText
+    if (accepted !== null && !accepted.includes(type)) return asText
+    // A text may look like a number, and the schema have no place for that number.
+    const schema = this.schemas.get(this.name)
+    const known = isExactInteger(value) ? Number(value.rawJSON) : value
+    const isText = accepted?.includes('string') && !mayFit(schema, schemaOfArgument(schema, this.key), known)
+    return isText ? asText : written
   }
 
   /**

@@ -1,6 +1,6 @@
 // Grammar rules of calls in the shape of a model: every call that they allow is one that the model's template could
 // have rendered, with arguments that satisfy the tool's schema.
-import { typeOf, typesOfSchema } from './argument-types.ts'
+import { casesOf, constantsOf, typeOf, typesOfSchema } from './argument-types.ts'
 import {
   type CallShape,
   type Dialect,
@@ -175,12 +175,22 @@ class CallCompiler {
 
   /** The values that a part of the schema allows, by their types; each with what follows a value. */
   private valuesOf(schema: unknown, node: unknown, path: string, form: NamedArguments): [ValueType, Expr][] {
+    // A schema that takes anything beside other cases takes anything.
+    if (typesOfSchema(schema, node) === null) return this.valuesOfCase(schema, {}, path, form)
+    const values = casesOf(schema, node, path).flatMap((one) => this.valuesOfCase(schema, one.node, one.path, form))
+    if (values.length === 0) throw schemaError(path, 'none of its values has a type that it allows.')
+    return values
+  }
+
+  private valuesOfCase(schema: unknown, node: unknown, path: string, form: NamedArguments): [ValueType, Expr][] {
     const mark = endOfValue(this.calls.shape)
     const ended = (value: Expr) => seq(value, text(mark))
+    const allowed = typesOfSchema(schema, node)
     const constants = constantsOf(node)
     if (constants)
-      return constants.map((constant) => [typeOf(constant), ended(this.constant(constant, form))] as [ValueType, Expr])
-    const allowed = typesOfSchema(schema, node)
+      return constants
+        .filter((constant) => allowed!.includes(typeOf(constant)))
+        .map((constant) => [typeOf(constant), ended(this.constant(constant, form))])
     const { strings, literals, nested } = form
     // A text without quotes may be anything: where any type is allowed, it stands for all that have its texts around
     // them.
@@ -221,11 +231,16 @@ class CallCompiler {
     const isFree = !isObject(node) || !isConstrained(node)
     if (open === '') {
       if (isFree) return until(mark)
-      return seq(this.stringRule(schema, node, path, ['', '']), text(mark))
+      return seq(this.stringRule(schema, node, path, form.strings), text(mark))
     }
-    if (!isFree) return seq(this.stringRule(schema, node, path, [open, close]), text(mark))
+    if (!isFree) return seq(this.stringRule(schema, node, path, form.strings), text(mark))
     if (escapes === 'none')
-      return seq(text(open), this.textWithout([close + form.next_key, close + endOfCall(shape)]), text(close + mark))
+      return seq(
+        text(open),
+        // The parser takes these for a value's end without the blanks behind them too.
+        this.textWithout([close + form.next_key, close + endOfCall(shape)].map((end) => end.trimEnd())),
+        text(close + mark),
+      )
     const lexis = escapes === 'json' ? lexisOf(jsonDialect) : lexisOf(pythonDialect)
     const value = this.added(
       partRules({}, { type: 'string' }, '', lexis),
@@ -234,12 +249,16 @@ class CallCompiler {
     return seq(value, text(mark))
   }
 
-  private stringRule(schema: unknown, node: unknown, path: string, quotes: readonly [string, string]): Expr {
-    const plain = lexisOf({ ...pythonDialect, name: 'bare', quotes })
-    return this.added(partRules(schema, onlyOf(schema, node, 'string'), path, plain), {
-      ...pythonDialect,
-      name: 'bare',
-    })
+  private stringRule(schema: unknown, node: unknown, path: string, strings: NamedArguments['strings']): Expr {
+    const { open, close, escapes } = strings
+    const dialect: Dialect =
+      escapes === 'json'
+        ? jsonDialect
+        : escapes === 'python'
+          ? pythonDialect
+          : { ...pythonDialect, name: 'bare', quotes: [open, close] }
+    const lexis = lexisOf(dialect, close === '' ? endOfValue(this.calls.shape) : undefined)
+    return this.added(partRules(schema, onlyOf(schema, node, 'string'), path, lexis), dialect)
   }
 
   /** Any text that has none of these in it: an automaton that follows how much of them was just written. */
@@ -288,12 +307,6 @@ function isObject(node: unknown): node is Record<string, unknown> {
   return typeof node === 'object' && node !== null && !Array.isArray(node)
 }
 
-function constantsOf(node: unknown): unknown[] | null {
-  if (!isObject(node)) return null
-  if (node.const !== undefined) return [node.const]
-  return Array.isArray(node.enum) ? node.enum : null
-}
-
 const isConstrained = (node: Record<string, unknown>) =>
   ['pattern', 'format', 'minLength', 'maxLength', '$ref', 'anyOf', 'oneOf', 'allOf'].some(
     (key) => node[key] !== undefined,
@@ -301,8 +314,8 @@ const isConstrained = (node: Record<string, unknown>) =>
 
 /** The part of a schema with one of its types. */
 function onlyOf(_schema: unknown, node: unknown, type: ValueType): unknown {
-  if (!isObject(node) || node.type === undefined) return node
-  if (type !== 'number') return { ...node, type }
+  if (!isObject(node)) return node
+  if (type !== 'number' || node.type === undefined) return { ...node, type }
   const types = Array.isArray(node.type) ? node.type : [node.type]
   return { ...node, type: types.includes('number') ? 'number' : 'integer' }
 }

@@ -1,13 +1,28 @@
 // Grammar rules of values in the dialects of call shapes: JSON, Python's literals, and JSON with bare keys.
 import type { Dialect } from './call-shape.ts'
 import { addJsonRules, boolean, delimitedList, keyExcept, literal, number, string, value, ws } from './json-rules.ts'
-import { any, chars, type Expr, type Range, type Rules, repeat, rule, seq, text, until } from './rules.ts'
+import {
+  any,
+  chars,
+  type Expr,
+  intersectRanges,
+  invertRanges,
+  type Range,
+  type Rules,
+  repeat,
+  rule,
+  seq,
+  text,
+  until,
+} from './rules.ts'
 
 /** How values are written, for the rules of a schema. */
 export interface Lexis {
   quotes: readonly [string, string]
   /** Any string. */
   string: Expr
+  /** The content of a string, of that of a JSON string: what would end it here is left out or escaped. */
+  content(json: Expr): Expr
   boolean: Expr
   nothing: Expr
   anyKey: Expr
@@ -24,6 +39,7 @@ export interface Lexis {
 export const jsonLexis: Lexis = {
   quotes: ['"', '"'],
   string,
+  content: (json) => json,
   boolean,
   nothing: text('null'),
   anyKey: string,
@@ -91,12 +107,27 @@ function addValues(rules: Rules, key: Expr, { true: yes, false: no, null: nothin
   rules.set('literal', any(text(yes), text(no), text(nothing)))
 }
 
-/** `any_chars`, which patterns of strings refer to, is text without quotes and escapes. */
-function addPlainText(rules: Rules): void {
-  rules.set('any_chars', repeat(except(controls, single('"'), single("'"), single('\\')), 0, null))
+/** `any_chars`, which patterns of strings refer to, is text without quotes, escapes and the start of `end`. */
+function addPlainText(rules: Rules, end: string): void {
+  rules.set('any_chars', repeat(except(controls, ...[...`"'\\${end.slice(0, 1)}`].map(single)), 0, null))
 }
 
-export function lexisOf(dialect: Dialect): Lexis {
+/** `json` with its texts written by `write`, and without the character that begins `end` where others are possible. */
+function contentOf(json: Expr, end: string, write: (text: string) => string): Expr {
+  const others = end === '' ? null : invertRanges([single(end)])
+  const visit = (expr: Expr): Expr => {
+    if (expr.kind === 'text') return text(write(JSON.parse(`"${expr.text}"`)))
+    if (expr.kind === 'seq' || expr.kind === 'any') return { kind: expr.kind, parts: expr.parts.map(visit) }
+    if (expr.kind === 'repeat') return { ...expr, part: visit(expr.part) }
+    if (expr.kind !== 'chars' || others === null) return expr
+    const kept = intersectRanges(expr.ranges, others)
+    return kept.length > 0 ? chars(...kept) : text(write(end.slice(0, 1)))
+  }
+  return visit(json)
+}
+
+/** `end`: what ends a string of the bare dialect that has no quotes. */
+export function lexisOf(dialect: Dialect, end = dialect.quotes[1]): Lexis {
   if (dialect.name === 'json') return jsonLexis
   const { quotes, literals } = dialect
   const isBare = dialect.name === 'bare'
@@ -110,6 +141,7 @@ export function lexisOf(dialect: Dialect): Lexis {
   return {
     quotes: isBare ? quotes : ["'", "'"],
     string,
+    content: (json) => contentOf(json, end, (written) => (isBare ? written : pythonQuoted(written).slice(1, -1))),
     boolean: any(text(literals.true), text(literals.false)),
     nothing: text(literals.null),
     anyKey: isBare ? bareKey : string,
@@ -120,7 +152,7 @@ export function lexisOf(dialect: Dialect): Lexis {
         addValues(rules, bareKey, literals)
         rules.set('ws', text(''))
       } else addPythonRules(rules, literals)
-      addPlainText(rules)
+      addPlainText(rules, end)
     },
     writeKey,
     literal: (constant) => literal(constant, write, writeKey),

@@ -1,26 +1,21 @@
 // Grammar rules of strings and numbers with constraints.
 
-import { integer, number, plain, string } from './json-rules.ts'
+import type { Lexis } from './dialect-rules.ts'
+import { integer, number, plain } from './json-rules.ts'
 import { type Bound, integersBetween, numbersBetween } from './numbers.ts'
 import { formatPattern, knownFormats, type Pattern, readPattern } from './patterns.ts'
 import { type Expr, repeat, seq, text } from './rules.ts'
 import { childPath, type SchemaNode, schemaError, sizeOf } from './schema-check.ts'
 
-/** `quotes`: around the string. `free` stands for strings without any constraint. */
-export function stringRules(
-  node: SchemaNode,
-  path: string,
-  quotes: readonly [string, string] = ['"', '"'],
-  free: Expr = string,
-): Expr {
+export function stringRules(node: SchemaNode, path: string, { quotes, string, content }: Lexis): Expr {
   const min = sizeOf(node, 'minLength', path) ?? 0
   const max = sizeOf(node, 'maxLength', path) ?? null
   if (max !== null && min > max) throw schemaError(childPath(path, 'minLength'), 'it is greater than maxLength.')
   // In JSON Schema a format is an annotation and a pattern a constraint: with both, the pattern applies.
   const key = node.pattern !== undefined ? 'pattern' : node.format !== undefined ? 'format' : null
-  const quoted = (inner: Expr) => seq(text(quotes[0]), inner, text(quotes[1]))
+  const quoted = (inner: Expr) => seq(text(quotes[0]), content(inner), text(quotes[1]))
   if (key) return quoted(patternRules(node[key], key, min, max, path))
-  if (min === 0 && max === null) return free
+  if (min === 0 && max === null) return string
   // No escapes: with counted alternatives XGrammar has to check every token.
   return quoted(repeat(plain, min, max))
 }

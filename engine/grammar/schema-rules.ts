@@ -74,7 +74,8 @@ class SchemaCompiler {
 
   compile(node = this.schema, path = ''): Rules {
     this.lexis.addRules(this.rules)
-    this.byPointer.set(path, 'top')
+    // A part may be another than what its path leads to: one of its types.
+    if (path === '') this.byPointer.set(path, 'top')
     this.paths.set('top', path)
     this.rules.set('root', rule('top'))
     this.pending.push({ name: 'top', node, path })
@@ -202,7 +203,7 @@ class SchemaCompiler {
     if (type === 'array') return this.arrayOf(node, path)
     if (type === 'string') {
       this.countParts(typeof node.pattern === 'string' ? partsPerPatternCharacter * node.pattern.length : 0)
-      return this.counted(stringRules(node, path, this.lexis.quotes, this.lexis.string))
+      return this.counted(stringRules(node, path, this.lexis))
     }
     if (type === 'boolean') return this.lexis.boolean
     return type === 'null' ? this.lexis.nothing : this.counted(numberRules(node, path, type === 'integer'))

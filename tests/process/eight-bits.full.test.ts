@@ -8,7 +8,7 @@ import { after, before, test } from 'node:test'
 import { readEightBits } from '../../lib/eight-bits.ts'
 import { until } from '../support/client.ts'
 import { startApp, type TestApp } from '../support/service.ts'
-import { modelsDir, tiny } from '../support/tiny.ts'
+import { modelsDir, runPython, tiny } from '../support/tiny.ts'
 import { startEngine } from './engine/engine-process.ts'
 
 /** Qwen3's architecture, and more than the 32 MB from which on a copy pays. */
@@ -24,7 +24,9 @@ let tuned: string
 before(async () => {
   const text = JSON.stringify(shape)
   cpSync(
-    modelsDir(tiny, 'trainer/tests/make_tiny.py', `Qwen3 ${text}`, (checkpoint) => ['-c', program, checkpoint, text]),
+    modelsDir(tiny, 'trainer/tests/make_tiny.py', `Qwen3 ${text}`, (checkpoint) =>
+      runPython('-c', program, checkpoint, text),
+    ),
     models,
     { recursive: true },
   )

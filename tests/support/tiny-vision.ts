@@ -1,9 +1,8 @@
-import { execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync } from 'node:fs'
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import path from 'node:path'
 import { root } from '../../lib/root.ts'
-import { modelsDir } from './tiny.ts'
+import { modelsDir, runPython } from './tiny.ts'
 
 export const visionFamilies = ['smolvlm', 'qwen2_5_vl', 'qwen3_vl', 'gemma3'] as const
 export type VisionFamily = (typeof visionFamilies)[number]
@@ -25,11 +24,8 @@ export function tinyVision(family: VisionFamily): string {
   if (existsSync(folder)) return folder
   mkdirSync(path.dirname(folder), { recursive: true })
   const temporary = mkdtempSync(`${folder}-`)
-  execFileSync(
-    path.join(root, '.local/python/bin/python'),
-    ['-m', 'trainer.tests.make_tiny_vision', family, temporary, '--gguf', path.join(root, '.local/llama/source')],
-    { cwd: root, stdio: 'pipe' },
-  )
+  const converters = path.join(root, '.local/llama/source')
+  runPython('-m', 'trainer.tests.make_tiny_vision', family, temporary, '--gguf', converters)
   try {
     renameSync(temporary, folder)
   } catch {
@@ -44,9 +40,6 @@ export const tinyEye = 'test/tiny-eye'
 
 /** A models folder with a tiny vision model, made with `./tunery models add`; cached for later runs. */
 export const visionModelsDir = (family: VisionFamily): string =>
-  modelsDir(tinyEye, 'trainer/tests/make_tiny_vision.py', family, (checkpoint) => [
-    '-m',
-    'trainer.tests.make_tiny_vision',
-    family,
-    checkpoint,
-  ])
+  modelsDir(tinyEye, 'trainer/tests/make_tiny_vision.py', family, (checkpoint) =>
+    cpSync(path.join(tinyVision(family), 'hf'), checkpoint, { recursive: true }),
+  )

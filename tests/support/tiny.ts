@@ -9,6 +9,9 @@ export const tiny = 'test/tiny'
 /** Request fields that prevent the tiny model from ending an answer by itself: they ban its 17 special tokens. */
 export const endless = { logit_bias: Object.fromEntries(Array.from({ length: 17 }, (_, token) => [token, -100])) }
 
+/** A shape that our kernels have a way of their own for, and that gains from eight bits. */
+export const wide = { hidden_size: 384, intermediate_size: 512, num_attention_heads: 6 }
+
 const program =
   'import json, pathlib, sys; from trainer.tests.make_tiny import make_tiny; ' +
   'from trainer.runtime.process import importing\n' +
@@ -20,19 +23,19 @@ const program =
  */
 export function tinyModelsDir(config: Record<string, number> = {}): string {
   const named = Object.keys(config).length > 0 ? JSON.stringify(config) : ''
-  return modelsDir(tiny, 'trainer/tests/make_tiny.py', named, (checkpoint) => [
-    '-c',
-    program,
-    checkpoint,
-    JSON.stringify(config),
-  ])
+  return modelsDir(tiny, 'trainer/tests/make_tiny.py', named, (checkpoint) =>
+    runPython('-c', program, checkpoint, JSON.stringify(config)),
+  )
 }
 
+export const runPython = (...args: string[]) =>
+  void execFileSync(path.join(root, '.local/python/bin/python'), args, { cwd: root, stdio: 'pipe' })
+
 /**
- * A models folder with the checkpoint that Python writes as `make` says, added under `id`. `name` tells apart what one
- * program makes.
+ * A models folder with the checkpoint that `make` writes with a Python program, added under `id`. `name` tells apart
+ * what one program makes.
  */
-export function modelsDir(id: string, program: string, name: string, make: (checkpoint: string) => string[]): string {
+export function modelsDir(id: string, program: string, name: string, make: (checkpoint: string) => void): string {
   const sources = [
     program,
     'trainer/cli/prepare_base.py',
@@ -48,7 +51,7 @@ export function modelsDir(id: string, program: string, name: string, make: (chec
   mkdirSync(path.dirname(folder), { recursive: true })
   const temporary = mkdtempSync(`${folder}-`)
   const checkpoint = path.join(temporary, 'checkpoint')
-  execFileSync(path.join(root, '.local/python/bin/python'), make(checkpoint), { cwd: root, stdio: 'pipe' })
+  make(checkpoint)
   execFileSync(path.join(root, 'tunery'), ['models', 'add', id, '--from', checkpoint], {
     env: { ...process.env, TUNERY_MODELS_DIR: temporary },
     stdio: 'pipe',

@@ -19,7 +19,7 @@ import { root } from '../../lib/root.ts'
 import { type Db, openDatabase, openThreadedDatabase } from '../../server/platform/db/open.ts'
 import { hashTree } from '../../server/platform/storage/durable-files.ts'
 import { startApp } from './service.ts'
-import { tinyModelsDir } from './tiny.ts'
+import { tiny, tinyModelsDir } from './tiny.ts'
 
 type Row = Record<string, unknown>
 
@@ -47,7 +47,8 @@ async function fixtureFolder(models_dir = tinyModelsDir()): Promise<string> {
   const hash = createHash('sha256')
   for (const file of globSync(sources, { cwd: root }).sort())
     if (!file.startsWith('trainer/tests/')) hash.update(readFileSync(path.join(root, file)))
-  if (models_dir !== tinyModelsDir()) hash.update(path.basename(models_dir))
+  // By its bytes: a copy of the base in another folder is the same base.
+  hash.update(readFileSync(path.join(models_dir, tiny, 'model.gguf')))
   const folder = path.join(root, '.local/test-models', `colours-${hash.digest('hex').slice(0, 12)}`)
   if (existsSync(folder)) return folder
   mkdirSync(path.dirname(folder), { recursive: true })

@@ -7,6 +7,7 @@ import { promisify } from 'node:util'
 import { type Model, modelSizes, modelTasks } from '../../contract/hub.ts'
 import { root } from '../../lib/root.ts'
 import catalogue from '../../server/features/hub/catalogue.json' with { type: 'json' }
+import { readFamilies } from '../../server/features/hub/families.ts'
 import { filterModels } from '../../server/features/hub/filter.ts'
 import { type Machine, type Shape, trainingBytes } from '../../server/features/hub/memory.ts'
 import { type Candidate, machineClasses, recommend } from '../../server/features/hub/recommend.ts'
@@ -30,8 +31,8 @@ const entries: Entry[] = catalogue.models
 
 test('the weights that a shape counts are those of the base', () => {
   for (const { id, parameters, active_parameters, shape } of entries) {
-    // Experts, shared keys and layers of a state are not counted from these sizes.
-    if (!shape || active_parameters || /gemma-4|Qwen3\.5|LFM/.test(id)) continue
+    // Experts, shared keys, gates of attention and layers of a state are not counted from these sizes.
+    if (!shape || active_parameters || /gemma-(3n|4)|Qwen3\.[58]|LFM|Nemotron|Muse/.test(id)) continue
     const { layers, hidden_size, mlp_size, heads, kv_heads, head_size, vocabulary, vision_weights = 0 } = shape
     const attention = hidden_size * head_size * (2 * heads + 2 * kv_heads)
     const text = layers * (attention + 3 * hidden_size * mlp_size) + vocabulary * hidden_size
@@ -49,6 +50,13 @@ test('tasks, sizes and licenses of all entries are known, and mixtures say what 
     if (!['apache-2.0', 'mit', 'unknown'].includes(license)) assert.match(license_url ?? id, /^https:/)
   const mixture = models.find(({ id }) => id === 'Qwen/Qwen3-30B-A3B-Instruct-2507')!
   assert.deepEqual([mixture.size, mixture.params_billions, mixture.active_params_billions], ['30b', 30.53, 3.353])
+})
+
+test('each entry of today has the row of its family in the table of families', () => {
+  const families = readFamilies()
+  const others = ['bert', 'idefics3', 'qwen2_5_vl']
+  const untried = entries.filter(({ family }) => !families.has(family) && !others.includes(family))
+  assert.deepEqual(untried, [])
 })
 
 test('what fits is computed from the machine, by method and to serve', () => {

@@ -6,7 +6,7 @@ import { test } from 'node:test'
 import type { Columns } from '../../contract/datasets.ts'
 import { root } from '../../lib/root.ts'
 import { type CanonicalRow, canonicalOf } from '../../server/features/datasets/canonical.ts'
-import { createRowChecker, rowProblem } from '../../server/features/datasets/check-rows.ts'
+import { createRowChecker } from '../../server/features/datasets/check-rows.ts'
 import { rowMaker } from '../../server/features/datasets/reader/columns.ts'
 
 const call = { id: 'call_1', type: 'function', function: { name: 'weather', arguments: '{"city":"Oslo"}' } }
@@ -22,16 +22,21 @@ const row = {
   tools: [tool],
   parallel_tool_calls: false,
 }
+/** The code and the message of the first problem of a row, as an upload reports it. */
+async function problemOf(row: object): Promise<[string, string] | undefined> {
+  const issue = (await read(JSON.stringify(row))).check.issues[0]
+  return issue && [issue.code, issue.message]
+}
 /** The row with a message replaced. */
 const changed = (index: number, message: object) => ({ ...row, messages: row.messages.with(index, message as never) })
 
-test('tools, calls, parts of text, developer messages and weights are taken', () => {
-  assert.equal(rowProblem(row), undefined)
+test('tools, calls, parts of text, developer messages and weights are taken', async () => {
+  assert.equal(await problemOf(row), undefined)
   const ending = changed(2, { ...row.messages[2]!, weight: 1 })
-  assert.equal(rowProblem({ ...ending, messages: ending.messages.slice(0, 3) }), undefined)
+  assert.equal(await problemOf({ ...ending, messages: ending.messages.slice(0, 3) }), undefined)
 })
 
-test('a wrong tool or call is reported with its place', () => {
+test('a wrong tool or call is reported with its place', async () => {
   const calling = (change: object) => changed(2, { role: 'assistant', tool_calls: [{ ...call, ...change }] })
   const cases: [object, string, RegExp][] = [
     [calling({ id: '' }), 'call_invalid', /messages\[2\]\.tool_calls\[0\]\.id/],
@@ -51,13 +56,13 @@ test('a wrong tool or call is reported with its place', () => {
     [{ ...row, tools: [{ type: 'function' }] }, 'tools_invalid', /tools\[0\]/],
   ]
   for (const [given, code, message] of cases) {
-    const problem = rowProblem(given)
+    const problem = await problemOf(given)
     assert.equal(problem?.[0], code, JSON.stringify(problem))
     assert.match(problem![1], message)
   }
 })
 
-test('rows of preferences are checked in each of their forms', () => {
+test('rows of preferences are checked in each of their forms', async () => {
   const preferences = {
     input: { messages: [{ role: 'user', content: 'hi' }], tools: [] },
     preferred_output: [{ role: 'assistant', content: 'Hello.' }],
@@ -76,7 +81,7 @@ test('rows of preferences are checked in each of their forms', () => {
     { messages: [...prompt, ...chosen], label: false },
     { messages: [...prompt, ...chosen], label: 'a field that nothing reads' },
   ]
-  for (const row of good) assert.equal(rowProblem(row), undefined, JSON.stringify(row))
+  for (const row of good) assert.equal(await problemOf(row), undefined, JSON.stringify(row))
   const bad: [object, string, RegExp][] = [
     [{ ...preferences, non_preferred_output: [] }, 'answer_invalid', /non_preferred_output/],
     [{ ...preferences, input: {} }, 'prompt_missing', /input\.messages/],
@@ -90,7 +95,7 @@ test('rows of preferences are checked in each of their forms', () => {
     [{ prompt, input: 'more', completion: 'x' }, 'prompt_invalid', /'input'/],
   ]
   for (const [row, code, message] of bad) {
-    const problem = rowProblem(row)
+    const problem = await problemOf(row)
     assert.deepEqual([problem?.[0], message.test(problem?.[1] ?? '')], [code, true], JSON.stringify([row, problem]))
   }
 })
@@ -146,7 +151,7 @@ test('tables may have preferences as texts or messages, and labels as numbers', 
   assert.equal((ofTable({ prompt: 'hi', completion: 'x', label: 'no' }) as string[])[0], 'label_invalid')
 })
 
-test('tables may have tools in a column, as JSON or as values without their nulls', () => {
+test('tables may have tools in a column, as JSON or as values without their nulls', async () => {
   const messages = [{ role: 'assistant', content: 'x', tool_calls: null }]
   const read = { messages: [assistant('x')], tools: [tool] }
   assert.deepEqual(ofTable({ messages, tools: JSON.stringify([tool]) }), read)
@@ -306,5 +311,5 @@ test('halves of characters are errors wherever the trainer would read them', asy
   ])
     assert.equal((await read(JSON.stringify({ messages }))).check.error_count, 1, JSON.stringify(messages))
   const offered = { type: 'function', function: { name: 'f', parameters: { [half]: 1 } } }
-  assert.ok(rowProblem({ messages: [user('a'), assistant('b')], tools: [offered] }))
+  assert.ok(await problemOf({ messages: [user('a'), assistant('b')], tools: [offered] }))
 })

@@ -111,7 +111,6 @@ class SelfAttention(Protocol):
     layer_idx: int
     head_dim: int
     scaling: float
-    attention_dropout: float
     q_proj: torch.nn.Module
     k_proj: torch.nn.Module
     v_proj: torch.nn.Module

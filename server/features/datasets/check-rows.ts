@@ -304,12 +304,3 @@ export function describeProblem(line: number, [code, message]: Problem): { issue
     error: sentence === message ? `line ${line} ${sentence}` : `line ${line}: ${sentence}`,
   }
 }
-
-/** The first problem of a row of JSON lines, or undefined. */
-export function rowProblem(record: unknown): Problem | undefined {
-  const problem = recordProblem(record)
-  if (problem) return problem
-  const uploaded = uploadedRow(record as Record<string, unknown>)
-  const valid = Array.isArray(uploaded) ? uploaded : canonicalOf(uploaded)
-  return Array.isArray(valid) ? valid : undefined
-}

@@ -9,15 +9,13 @@ export {
   type Source,
 } from './checkpoint.ts'
 export type { Downloads } from './downloads.ts'
+export { type LocalBase, linearModules, type Projector } from './local-base.ts'
 export { servesPictures } from './methods.ts'
 export {
   defaultBase,
   type Hub,
-  type LocalBase,
-  linearModules,
   type Mixture,
   maxRowTokens,
-  type Projector,
   requireRowTokens,
   type TrainableBase,
 } from './service.ts'

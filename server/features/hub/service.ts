@@ -1,62 +1,28 @@
 // The hub: base models of the catalogue, and those in the models folder.
-import { existsSync, readdirSync, readFileSync, statfsSync, statSync } from 'node:fs'
+import { existsSync, statfsSync, statSync } from 'node:fs'
 import path from 'node:path'
-import { z } from 'zod'
 import { ApiError } from '../../../contract/errors.ts'
 import type { Download, HubMachine, Model } from '../../../contract/hub.ts'
 import type { JobConfig } from '../../../contract/job-config.ts'
-import { type EightBits, eightBitsProblem, readEightBits } from '../../../lib/eight-bits.ts'
 import { usableMemory } from '../../../lib/usable-memory.ts'
 import type { Config } from '../../config.ts'
 import type { TrainingSetup } from '../../platform/setup/index.ts'
-import { shapesOf } from '../../platform/storage/safetensors.ts'
-import catalogue from './catalogue.json' with { type: 'json' }
+import { categories, downloadBytes, entries, featuredIds, kinds, sizeClass, sizeOf, tasks } from './catalogue.ts'
 import { mayWork, readFamilies } from './families.ts'
-import { type Machine, needsOf, type Shape, type Sized, shapeOf } from './memory.ts'
+import {
+  type BaseKind,
+  familyOf,
+  type LocalBase,
+  linearModules,
+  localIds,
+  readConfig,
+  readLocalBase,
+} from './local-base.ts'
+import { type Machine, needsOf, type Sized, shapeOf } from './memory.ts'
 import { methodsFor, projectorProblem, sightOf } from './methods.ts'
 import { type Candidate, machineResponse } from './recommend.ts'
 
-/** The file with which the engine shows pictures to a language model. */
-export interface Projector {
-  path: string
-  /** In hex, as it was when the model was added: a projector of another training has the same shape. */
-  sha256: string
-}
-
 const expertsField = 'config.lora_config.experts'
-
-/** Whether a base generates text, reads pictures too, or makes embeddings, which cannot be trained. */
-type BaseKind = 'text' | 'vision' | 'embedding'
-
-/** A base model whose weights are here. */
-export interface LocalBase {
-  id: string
-  kind: BaseKind
-  parameters: number
-  context_length: number
-  /** The file that the engine serves. */
-  gguf: string
-  /** Set for a vision model; null for others. */
-  projector: Projector | null
-  /** Whether it is served as it is in its file, by its own setting or that of all. */
-  keep_original: boolean
-  /** The form in which it is served instead of the original; null if there is none, or the original is kept. */
-  eight_bits: EightBits | null
-  /** Why the original answers though its eight-bit form would be faster; null where nothing hinders that form. */
-  eight_bits_problem: string | null
-  /** The checkpoint folder that the trainer loads; null if it is not here, so that the base can only be served. */
-  hf: string | null
-  /** Names of the layers that an adapter can change as it is served; null where the base was added without a look. */
-  linear_modules: string[] | null
-  /** Weights that a rank of an adapter of its experts takes; null where an adapter cannot change experts. */
-  expert_weights: number | null
-  /** Whether a trained adapter ends in its weights, as a whole model: the engine cannot serve adapters of it. */
-  merges_adapters: boolean
-  /** Why it can be served alone, as a part of a sentence; null where its checkpoint is here, or set-up makes it. */
-  untrainable: string | null
-  /** Why it reads no pictures though its checkpoint does, as a part of a sentence. */
-  blind: string | null
-}
 
 /** Weights that a rank of an adapter takes for all experts of a base, and bytes of memory for training. */
 export interface Mixture {
@@ -120,69 +86,6 @@ interface HubOptions {
   keep_original?: boolean
 }
 
-const ModelFile = z
-  .object({
-    id: z.string(),
-    kind: z.enum(['text', 'vision', 'embedding']).default('text'),
-    parameters: z.number(),
-    context_length: z.number(),
-    gguf: z.string(),
-    projector: z.string().optional(),
-    projector_sha256: z
-      .string()
-      .regex(/^[0-9a-f]{64}$/)
-      .optional(),
-    hf: z.string().nullable(),
-    keep_original_weights: z.boolean().default(false),
-    linear_modules: z.array(z.string()).optional(),
-    expert_weights: z.int().positive().optional(),
-    merges_adapters: z.boolean().default(false),
-    untrainable: z.string().optional(),
-    blind: z.string().optional(),
-  })
-  .refine(({ kind, projector, projector_sha256 }) => kind !== 'vision' || (projector && projector_sha256))
-
-/** A base of the catalogue. */
-interface Entry {
-  id: string
-  name: string
-  category: string
-  family: string
-  tasks: string[]
-  parameters: number
-  active_parameters?: number
-  context_length: number
-  license: string
-  license_url?: string
-  gated?: boolean
-  /** What its download takes; by default two bytes a weight. */
-  size_mb?: number
-  shape?: Shape
-  description: string
-}
-const entries: readonly Entry[] = catalogue.models
-const sizeOf = ({ size_mb, parameters }: Entry) => size_mb ?? Math.round((2 * parameters) / 1e6)
-
-/**
- * Disk of a download: the weights, as much again for the GGUF file, and, where it has fewer than two bytes a weight,
- * the whole weights that are written of its quantized ones.
- */
-function downloadBytes(entry: Entry): number {
-  const bytes = sizeOf(entry) * 1e6
-  const whole_bytes = 2 * entry.parameters
-  return 2 * bytes + (bytes < 0.9 * whole_bytes ? whole_bytes : 0)
-}
-
-/** The largest count of weights of each class of sizes, in billions. */
-const sizes = { '1b': 1, '4b': 5, '9b': 10, '30b': 40, larger: Number.POSITIVE_INFINITY } as const
-const sizeClass = (parameters: number) =>
-  (Object.entries(sizes) as [Model['size'], number][]).find(([, most]) => parameters <= most * 1e9)![0]
-
-const categories = { text: 'language', vision: 'multimodal', embedding: 'embedding' } as const
-/** What a base that the catalogue does not have is asked for. */
-const tasks = { text: ['chat'], vision: ['chat', 'pictures'], embedding: ['embeddings'] } as const
-const kinds = { language: 'text', code: 'text', multimodal: 'vision', embedding: 'embedding' } as const
-
 /** The base that comes with the service. */
 export const defaultBase = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 
@@ -216,7 +119,7 @@ export class Hub {
   list(): Model[] {
     const recommended = this.recommendedId()
     const free_disk_bytes = this.freeDiskBytes()
-    const ids = new Set([...this.entries.keys(), ...this.localIds()])
+    const ids = new Set([...this.entries.keys(), ...localIds(this.modelsDir)])
     return [...ids].map((id) => this.describe(id, recommended, free_disk_bytes)).filter((model) => model !== undefined)
   }
 
@@ -232,7 +135,7 @@ export class Hub {
   }
 
   featured(): Model[] {
-    return catalogue.featured.map((id) => this.get(id))
+    return featuredIds.map((id) => this.get(id))
   }
 
   has(id: string): boolean {
@@ -240,39 +143,7 @@ export class Hub {
   }
 
   localOrUndefined(id: string): LocalBase | undefined {
-    // The id becomes a path: reject anything that is not a valid hub id.
-    if (!/^[\w.-]+(\/[\w.-]+)?$/.test(id) || id.split('/').some((part) => part.startsWith('.'))) return undefined
-    const folder = path.join(this.modelsDir, id)
-    try {
-      const file = ModelFile.parse(JSON.parse(readFileSync(path.join(folder, 'model.json'), 'utf8')))
-      const gguf = path.join(folder, file.gguf)
-      const hf = file.hf === null ? null : path.join(folder, file.hf)
-      if (!existsSync(gguf)) return undefined
-      const { kind, parameters, context_length, projector, projector_sha256 } = file
-      const keep_original = this.options.keep_original || file.keep_original_weights
-      const eight_bits_problem = keep_original ? null : eightBitsProblem(gguf)
-      return {
-        id,
-        kind,
-        parameters,
-        context_length,
-        gguf,
-        keep_original,
-        eight_bits: keep_original || eight_bits_problem !== null ? null : readEightBits(gguf),
-        eight_bits_problem,
-        // Not whether it exists: a model whose projector is lost must say so, instead of reading text only.
-        projector: kind === 'vision' ? { path: path.join(folder, projector!), sha256: projector_sha256! } : null,
-        hf: hf !== null && existsSync(hf) ? hf : null,
-        linear_modules: file.linear_modules ?? null,
-        expert_weights: file.expert_weights ?? null,
-        merges_adapters: file.merges_adapters,
-        untrainable: file.untrainable ?? null,
-        blind: file.blind ?? null,
-      }
-    } catch {
-      // A folder without a readable model.json is no model, and must not break the list.
-      return undefined
-    }
+    return readLocalBase(this.modelsDir, id, this.options.keep_original)
   }
 
   /** Whether a base is served as it is in its file. True for everything else, such as tuned models. */
@@ -382,18 +253,6 @@ export class Hub {
     return category === 'multimodal' ? projectorProblem(id, this.familyOfModel(id)) : `${id} reads text only`
   }
 
-  private localIds(): string[] {
-    if (!existsSync(this.modelsDir)) return []
-    const folders = (dir: string) =>
-      readdirSync(dir, { withFileTypes: true })
-        // Names of models begin with no dot; folders in which one is being made do.
-        .filter((entry) => entry.isDirectory() && !entry.name.startsWith('.'))
-        .map((entry) => entry.name)
-    return folders(this.modelsDir).flatMap((owner) =>
-      folders(path.join(this.modelsDir, owner)).map((name) => `${owner}/${name}`),
-    )
-  }
-
   private familyOfModel(id: string, base = this.localOrUndefined(id)): string | undefined {
     return base?.hf ? familyOf(base.hf) : this.entries.get(id)?.family
   }
@@ -420,7 +279,7 @@ export class Hub {
   private recommendedId(): string | undefined {
     const { memory_bytes } = this.options
     if (this.localOrUndefined(defaultBase)) return defaultBase
-    const others = this.localIds().flatMap((id) => this.localOrUndefined(id) ?? [])
+    const others = localIds(this.modelsDir).flatMap((id) => this.localOrUndefined(id) ?? [])
     const trainable = others.filter(
       ({ kind, parameters, untrainable }) =>
         kind === 'text' && untrainable === null && methodsFor(parameters, memory_bytes).length > 0,
@@ -531,33 +390,4 @@ export class Hub {
       `They are being downloaded (${share}). Try again when GET /v1/hub/models/${id} tells that they are available.`,
     )
   }
-}
-
-/** The configuration of a checkpoint; empty where it cannot be read. */
-function readConfig(hf: string): Record<string, unknown> {
-  try {
-    return JSON.parse(readFileSync(path.join(hf, 'config.json'), 'utf8'))
-  } catch {
-    return {}
-  }
-}
-
-/** The name of a checkpoint's architecture in transformers. */
-function familyOf(hf: string): string | undefined {
-  const { model_type } = readConfig(hf)
-  return typeof model_type === 'string' ? model_type : undefined
-}
-
-/** Parts of vision-language models that the trainer leaves as they are (trainer/model/vision.py). */
-const seeingPart = /(^|\.)(visual|vision_model|connector)\./
-
-/** The module names of all two-dimensional weights inside the layers of the language model. */
-export function linearModules(folder: string): string[] {
-  const names = new Set<string>()
-  for (const [key, shape] of shapesOf(folder)) {
-    const inLayer = /\.layers\.\d+\.(.*)/s.exec(key)?.[1]
-    const name = inLayer && /(?<!\w)(\w+)\.weight$/.exec(inLayer)?.[1]
-    if (name && shape.length === 2 && !seeingPart.test(key)) names.add(name)
-  }
-  return [...names].sort()
 }

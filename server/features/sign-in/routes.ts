@@ -58,7 +58,7 @@ interface Parts {
 }
 
 export function signInRoutes(app: FastifyInstance, parts: Parts): void {
-  const { accounts, signIn, sessions, passkeys, identities, oidc, public_url } = parts
+  const { accounts, signIn, sessions, passkeys, identities, oidc, public_url, countRequest } = parts
   const originOf = ({ protocol, host }: FastifyRequest) => {
     if (public_url) return new URL(public_url).origin
     const origin = `${protocol}://${host}`
@@ -158,10 +158,10 @@ export function signInRoutes(app: FastifyInstance, parts: Parts): void {
   mount(app, listInvitations, ({ caller, query }) => signIn.invitations(caller, query))
   mount(app, withdrawInvitation, ({ caller, params }) => signIn.withdraw(caller, params.invitation_id))
 
-  if (oidc) oidcRoutes(app, { ...parts, oidc, originOf, enter, placeOf })
+  if (oidc) oidcRoutes(app, { oidc, identities, signIn, sessions, countRequest, originOf, enter, placeOf })
 }
 
-interface OidcParts extends Parts {
+interface OidcParts extends Pick<Parts, 'identities' | 'signIn' | 'sessions' | 'countRequest'> {
   oidc: Oidc
   originOf(request: FastifyRequest): string
   placeOf(request: FastifyRequest): Place

@@ -9,7 +9,7 @@ import { ConfigError } from '../../config.ts'
 export class RedisAway extends Error {}
 
 /** A Lua script. It runs as one step on the server, and costs one round trip. */
-interface Script {
+export interface Script {
   text: string
   sha: string
 }

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { readEightBits } from '../../../lib/eight-bits.ts'
-import { tiny, tinyModelsDir } from '../../support/tiny.ts'
+import { tiny, tinyModelsDir, wide } from '../../support/tiny.ts'
 import { type Engine, readEvents, root, startEngine, textOf, until } from './engine-process.ts'
 
 const folder = mkdtempSync(path.join(tmpdir(), 'tunery-eight-bits-'))
@@ -14,7 +14,7 @@ const file = path.join(folder, 'model.gguf')
 const adapter = path.join(folder, 'adapter.gguf')
 let engine: Engine
 before(async () => {
-  copyFileSync(path.join(tinyModelsDir({ hidden_size: 384, intermediate_size: 512 }), tiny, 'model.gguf'), file)
+  copyFileSync(path.join(tinyModelsDir(wide), tiny, 'model.gguf'), file)
   const make = path.join(root, 'tests/process/engine/make-adapter.py')
   execFileSync(path.join(root, '.local/python/bin/python'), [
     make,

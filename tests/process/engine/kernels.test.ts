@@ -8,7 +8,7 @@ import { addKernels, largest } from '../../../engine/llama/kernels.ts'
 import { openLibrary } from '../../../engine/llama/library.ts'
 import { quantize } from '../../../engine/llama/quantize.ts'
 import { createTopK } from '../../../engine/sampling/sampler.ts'
-import { tiny, tinyModelsDir } from '../../support/tiny.ts'
+import { tiny, tinyModelsDir, wide } from '../../support/tiny.ts'
 import { type Engine, modelName, modelPath, ownKernels, root, startEngine } from './engine-process.ts'
 
 const text =
@@ -29,7 +29,7 @@ const engines = new Map<string, Engine>()
 before(async () => {
   if (skip) return
   // Heads of a length that our attention has too.
-  const source = path.join(tinyModelsDir({ hidden_size: 256, intermediate_size: 512 }), tiny, 'model.gguf')
+  const source = path.join(tinyModelsDir(wide), tiny, 'model.gguf')
   const options = { source, out: file, type: 'BF16', threads: 1, importance: undefined, onProgress() {} } as const
   await quantize(openLibrary(`${root}/.local/llama/lib`), options)
   for (const [kind, args] of kinds) engines.set(kind, await startEngine(args))
