@@ -136,6 +136,8 @@ const tests = spawn(process.execPath, ['scripts/test.ts', ...(named.length > 0 ?
     PYTHONPATH: [path.join(folder, 'site'), ...packages].join(path.delimiter),
   },
 })
+// The report is then of what has run so far.
+for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => tests.kill(signal))
 const adding = setInterval(addRecords, 5_000)
 const status = await new Promise<number | null>((resolve) => tests.on('close', resolve))
 clearInterval(adding)
