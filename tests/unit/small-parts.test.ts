@@ -11,6 +11,7 @@ import { ApiError, undefinedIf } from '../../contract/errors.ts'
 import { processMemoryMb } from '../../lib/child-process.ts'
 import { parseJson } from '../../lib/json.ts'
 import { lazy } from '../../lib/lazy.ts'
+import { removeUnlessCommitted } from '../../server/platform/storage/durable-files.ts'
 
 test('a value is loaded once for all who ask, and again after a failure', async () => {
   let loads = 0
@@ -87,4 +88,16 @@ test('in a narrow terminal a table becomes blocks, and a progress line keeps its
     process.env.TERM = before
     delete process.env.NO_COLOR
   }
+})
+
+test('files of a failed transaction are removed where the database says that it was not committed', async () => {
+  let removals = 0
+  const remove = async () => {
+    removals++
+  }
+  await removeUnlessCommitted(async () => ({ id: 'model_1' }), remove)
+  await removeUnlessCommitted(() => Promise.reject(new Error('the database is away')), remove)
+  assert.equal(removals, 0)
+  await removeUnlessCommitted(async () => undefined, remove)
+  assert.equal(removals, 1)
 })

@@ -8,7 +8,7 @@ import type { Db, Trx } from '../../platform/db/open.ts'
 import { type AccountActor, recordAuditEntry } from '../../platform/events/audit.ts'
 import type { FormFile } from '../../platform/http/multipart.ts'
 import type { Queue } from '../../platform/queue/queue.ts'
-import type { StoredFile } from '../../platform/storage/durable-files.ts'
+import { removeUnlessCommitted, type StoredFile } from '../../platform/storage/durable-files.ts'
 import { claimDisk, storeStream } from '../../platform/storage/incoming-files.ts'
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import type { StorageQuota } from '../../platform/storage/quota.ts'
@@ -181,10 +181,13 @@ export class DatasetUploads {
       const { code, message, columns: names } = result.unreadable
       throw new ApiError(code, message, names && { details: { columns: names.slice(0, 200) } })
     } catch (error) {
-      if (!(await store.findUnscoped(db, id))) {
-        await this.discard(received)
-        if (published) await artifacts.remove(published)
-      }
+      await removeUnlessCommitted(
+        () => store.findUnscoped(db, id),
+        async () => {
+          await this.discard(received)
+          if (published) await artifacts.remove(published)
+        },
+      )
       throw error
     }
   }

@@ -13,7 +13,7 @@ import {
   linearDelay,
   requeueAfter,
 } from '../../platform/queue/retry-policy.ts'
-import { hashFile, syncPath } from '../../platform/storage/durable-files.ts'
+import { hashFile, removeUnlessCommitted, syncPath } from '../../platform/storage/durable-files.ts'
 import type { ExportSource } from '../models/index.ts'
 import { modelfile } from './modelfile.ts'
 import * as store from './store.ts'
@@ -92,7 +92,8 @@ export async function complete(
   }
   await commit().catch(async (error) => {
     // The export was deleted or taken over: no row refers to these files.
-    await work.artifacts.remove(exportKey(row.id))
+    const isCommitted = async () => (await store.findUnscoped(work.db, row.id))?.status === 'ready'
+    await removeUnlessCommitted(isCommitted, () => work.artifacts.remove(exportKey(row.id)))
     throw error
   })
 }

@@ -12,7 +12,7 @@ import type { Row } from '../../platform/db/schema.ts'
 import { type AccountActor, creationTime, recordAuditEntry } from '../../platform/events/audit.ts'
 import type { FormFile } from '../../platform/http/multipart.ts'
 import type { SendableFile } from '../../platform/http/send-file.ts'
-import { type StoredFile, syncPath } from '../../platform/storage/durable-files.ts'
+import { removeUnlessCommitted, type StoredFile, syncPath } from '../../platform/storage/durable-files.ts'
 import { storeStream } from '../../platform/storage/incoming-files.ts'
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import type { StorageQuota } from '../../platform/storage/quota.ts'
@@ -164,9 +164,13 @@ export class Files {
     await store.insert(trx, { expires_at: null, ...row, id, size_bytes, sha256 })
   }
 
-  /** Removes a written file that was not inserted. */
-  drop({ id }: NewFile): Promise<void> {
-    return this.options.artifacts.remove(fileKey(id))
+  /** Removes a written file, unless it was inserted. */
+  drop({ id }: Pick<NewFile, 'id'>): Promise<void> {
+    const { db, artifacts } = this.options
+    return removeUnlessCommitted(
+      () => store.findUnscoped(db, id),
+      () => artifacts.remove(fileKey(id)),
+    )
   }
 
   /** Removes files whose time is over, and their rows. */
@@ -227,7 +231,7 @@ export class Files {
           await quota.require(trx, by.account_id, 0)
         })
       } catch (error) {
-        if (!(await store.findUnscoped(db, id))) await artifacts.remove(fileKey(id))
+        await this.drop({ id })
         throw error
       }
       return toEntry(row).file

@@ -11,7 +11,7 @@ import { statusEvent } from '../../platform/events/event-streams.ts'
 import { recordEvent } from '../../platform/events/outbox.ts'
 import { withLease } from '../../platform/queue/lease-writes.ts'
 import type { Claim } from '../../platform/queue/queue.ts'
-import { moveTree } from '../../platform/storage/durable-files.ts'
+import { moveTree, removeUnlessCommitted } from '../../platform/storage/durable-files.ts'
 import type { Evaluations } from '../evaluations/index.ts'
 import type { Files } from '../files/index.ts'
 import {
@@ -90,7 +90,8 @@ export function createComplete(options: Options): Complete {
       })
     } catch (error) {
       // The job was cancelled or the lease lost during the comparison: remove the unregistered models.
-      await context.artifacts.remove(...prepared.keys)
+      const isCommitted = async () => (await store.findJobUnscoped(context.db, job.id))?.model === prepared.model.id
+      await removeUnlessCommitted(isCommitted, () => context.artifacts.remove(...prepared.keys))
       await files.drop(file)
       throw error
     }

@@ -14,6 +14,7 @@ import type { NewRow } from '../../platform/db/schema.ts'
 import { type AccountActor, recordAuditEntry } from '../../platform/events/audit.ts'
 import type { FormFile } from '../../platform/http/multipart.ts'
 import type { Changes } from '../../platform/redis/changes.ts'
+import { removeUnlessCommitted } from '../../platform/storage/durable-files.ts'
 import type { Orphans } from '../../platform/storage/orphans.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { EventBus } from '../events.ts'
@@ -187,7 +188,8 @@ export class TunedModels {
       })
     }
     await register().catch(async (error) => {
-      await artifacts.remove(modelKey(imported.id))
+      const isCommitted = () => store.findModelUnscoped(db, imported.id)
+      await removeUnlessCommitted(isCommitted, () => artifacts.remove(modelKey(imported.id)))
       throw error
     })
     return toResponse(await this.requireModel(account_id, imported.id))

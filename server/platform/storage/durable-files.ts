@@ -108,6 +108,19 @@ export async function moveTree(from: string, to: string): Promise<void> {
   await rm(from, { recursive: true, force: true })
 }
 
+/**
+ * After a transaction has failed: removes the files that its row would name. It may have been committed all the same,
+ * where only the answer was lost or the sync failed: then, and if that cannot be told, they stay. The sweep of orphans
+ * takes those that no row names.
+ */
+export async function removeUnlessCommitted(
+  isCommitted: () => Promise<unknown>,
+  remove: () => Promise<unknown>,
+): Promise<void> {
+  const committed = await isCommitted().then(Boolean, () => true)
+  if (!committed) await remove()
+}
+
 /** The code of errors while the storage of TUNERY_STORAGE_URL cannot be used. */
 export const storageAway = 'STORAGE_AWAY'
 
