@@ -124,12 +124,35 @@ function render(
     }
   } catch (error) {
     if (error instanceof ApiError) throw error
+    const bad = template.tool_format.arguments === 'object' ? callWithoutObject(messages) : null
+    if (bad !== null)
+      throw new ApiError(
+        'invalid_request',
+        `The arguments of the call '${bad}' in these messages are no JSON object, and this model's chat template ` +
+          'takes no others. A call that was cut off cannot be sent back as it is: send {} as its arguments, or leave ' +
+          'the call out.',
+        { param: 'messages' },
+      )
     throw new ApiError(
       'invalid_request',
       `The model's chat template refuses these messages: ${(error as Error).message}`,
       { param: 'messages' },
     )
   }
+}
+
+/** The id of the first call whose arguments are no JSON object. */
+function callWithoutObject(messages: readonly TemplateMessage[]): string | null {
+  const isObject = (text: unknown) => {
+    try {
+      const value: unknown = JSON.parse(String(text))
+      return typeof value === 'object' && value !== null && !Array.isArray(value)
+    } catch {
+      return false
+    }
+  }
+  const calls = messages.flatMap(({ tool_calls = [] }) => tool_calls)
+  return calls.find((call) => !isObject(call.function.arguments))?.id ?? null
 }
 
 /**

@@ -47,7 +47,7 @@ export function templateMessages(
   sight: Sight,
 ): TemplateMessage[] {
   const names = new Map<string, string>()
-  return messages.map((message, index) => {
+  const converted = messages.map((message, index): TemplateMessage => {
     const content = contentOf(message.content, sight, index)
     if (message.role === 'tool') {
       const name = names.get(message.tool_call_id)
@@ -76,6 +76,25 @@ export function templateMessages(
       }),
     }
   })
+  return withResultsInOrder(converted)
+}
+
+/** Results in the order of their calls: most templates write no ids, so only the order says which result is whose. */
+function withResultsInOrder(messages: readonly TemplateMessage[]): TemplateMessage[] {
+  const ordered: TemplateMessage[] = []
+  for (let index = 0; index < messages.length; ) {
+    const message = messages[index++]!
+    ordered.push(message)
+    const from = index
+    while (messages[index]?.role === 'tool') index++
+    const ids = message.tool_calls?.map(({ id }) => id) ?? []
+    const place = ({ tool_call_id }: TemplateMessage) => {
+      const at = ids.indexOf(tool_call_id!)
+      return at < 0 ? ids.length : at
+    }
+    ordered.push(...messages.slice(from, index).toSorted((a, b) => place(a) - place(b)))
+  }
+  return ordered
 }
 
 /** The thoughts of an answer that a client sends back, under any of their names. */

@@ -69,8 +69,9 @@ const conversations: object[][] = [
     system,
     user('Hi'),
     { role: 'assistant', content: '', reasoning_content: thinking, tool_calls: [noted, flags] },
-    result('call_number_1', 'Done'),
+    // Sent in another order than the calls.
     result('call_number_2', 'Set'),
+    result('call_number_1', 'Done'),
     { role: 'assistant', content: 'All is done.' },
     user('And now?'),
   ],

@@ -138,7 +138,25 @@ def _of_messages(messages: list[Message], row: dict[str, Any], line: int) -> Con
         fields.append(_fields_of(message, names))
         names |= {call["id"]: call["function"]["name"] for call in message.get("tool_calls", [])}
     tools = [tool_of(tool) for tool in row.get("tools", [])]
-    return Conversation(fields, line, tools or None)
+    return Conversation(_with_results_in_order(fields), line, tools or None)
+
+
+def _with_results_in_order(messages: list[Message]) -> list[Message]:
+    """Results in the order of their calls, as engine/chat/messages.ts has them."""
+    ordered: list[Message] = []
+    index = 0
+    while index < len(messages):
+        message = messages[index]
+        index += 1
+        ordered.append(message)
+        start = index
+        while index < len(messages) and messages[index]["role"] == "tool":
+            index += 1
+        ids = [call["id"] for call in message.get("tool_calls", [])]
+        places = {id: place for place, id in reversed(list(enumerate(ids)))}
+        results = messages[start:index]
+        ordered += sorted(results, key=lambda result: places.get(result["tool_call_id"], len(ids)))
+    return ordered
 
 
 def _fields_of(message: Message, names: dict[str, str]) -> Message:

@@ -137,6 +137,14 @@ def read(row: dict):
     return parse_row(json.dumps(row).encode(), 7)
 
 
+def test_results_are_read_in_the_order_of_their_calls():
+    row = with_calls(call("Oslo"), call("Lima", "call_2"), call("Rome", "call_3"))
+    given = row["messages"]
+    swapped = [*given[:3], given[5], given[3], given[4], *given[6:]]
+    ids = [message.get("tool_call_id") for message in read({**row, "messages": swapped})[3:6]]
+    assert ids == ["call_1", "call_2", "call_3"]
+
+
 def test_calls_of_tools_are_learned_as_the_template_writes_them(with_tools):
     row = read(with_calls(call("Oslo"), call("Lima", "call_2")))
     sequence = only_sequence(row, with_tools)
