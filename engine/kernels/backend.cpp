@@ -25,7 +25,7 @@ class buffer_traits : public ggml::cpu::extra_buffer_type {
     }
 
     ggml::cpu::tensor_traits * get_tensor_traits(const ggml_tensor * op) override {
-        if (op->op == ggml_op_mul_mat) {
+        if (op->op == ggml_op_mul_mat || op->op == ggml_op_mul_mat_id) {
             if (op->src[0]->buffer && op->src[0]->buffer->buft == buffer_type())
                 return op->src[0]->type == ggml_type_bf16 ? bfloat16_traits() : eight_bit_traits();
             return is_low_rank_product(op) ? low_rank_traits() : nullptr;

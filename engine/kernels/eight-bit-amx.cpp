@@ -72,13 +72,13 @@ template <int I> inline void store(int32_t (*sums)[group][rows]) {
 
 /** 16 rows with `count` tokens, at most `N`. `q`: the weights, signed. Adds to `out` unless blocks are the first. */
 template <int N>
-void tile(const weights16 * w, const int8_t * q, const activations16 * x, int64_t blocks, bool are_first, float * out,
-          int64_t stride, int count, const void * end) {
+void tile(const weights16 * w, const int8_t * q, const activations16 * x, int64_t blocks, bool are_first,
+          float * const * out, int64_t at, int count, const void * end) {
     alignas(64) int32_t sums[depth][group][rows];
     __m512 total[N];
 #pragma GCC unroll 16
     for (int t = 0; t < N; t++)
-        total[t] = are_first || t >= count ? _mm512_setzero_ps() : _mm512_loadu_ps(out + t * stride);
+        total[t] = are_first || t >= count ? _mm512_setzero_ps() : _mm512_loadu_ps(out[t] + at);
     multiply<0>(q, x[0]);
     if (blocks > 1) multiply<1>(q + block * rows, x[1]);
     if (blocks > 2) multiply<2>(q + 2 * block * rows, x[2]);
@@ -103,7 +103,7 @@ void tile(const weights16 * w, const int8_t * q, const activations16 * x, int64_
 #undef STEP
 #pragma GCC unroll 16
     for (int t = 0; t < N; t++)
-        if (t < count) _mm512_storeu_ps(out + t * stride, total[t]);
+        if (t < count) _mm512_storeu_ps(out[t] + at, total[t]);
 }
 
 constexpr decltype(&tile<4>) tiles_of[] = { tile<4>, tile<8>, tile<12>, tile<16> };
@@ -130,8 +130,7 @@ void multiply_amx(const eight_bit_rows & work) {
             for (int64_t t = 0; t < work.tokens; t += group) {
                 const int count = (int) std::min<int64_t>(group, work.tokens - t);
                 tiles_of[(count - 1) / 4](w, q, work.x + t / group * work.blocks + from, blocks, from == 0,
-                                          work.out + t * work.stride + g * rows, work.stride, count,
-                                          t == 0 ? end : nullptr);
+                                          work.out + t, work.at + g * rows, count, t == 0 ? end : nullptr);
             }
         }
 }

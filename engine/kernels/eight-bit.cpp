@@ -3,11 +3,12 @@
 // ggml computes them as dot products of rows. Here 16 rows are interleaved, so that one instruction multiplies 64
 // weights with four activations of a token, and a tile of up to 12 tokens reads each weight once. The weights are those
 // of the file: each block of 32 is summed exactly before it is scaled. Activations are rounded to eight bits by block,
-// as ggml rounds them, but keep their scale in 32 bits.
+// as ggml rounds them, but keep their scale in 32 bits. The tokens of a mixture are sorted by expert.
 #include "eight-bit.h"
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 namespace {
 
@@ -36,8 +37,8 @@ void quantize(const float * x, activations16 * out, int t, int64_t blocks) {
 
 /** 16 rows with `N` tokens of a group, from its token `first` on. */
 template <int N>
-void tile(const weights16 * w, const void * end, const activations16 * x, int first, int64_t blocks, float * out,
-          int64_t stride) {
+void tile(const weights16 * w, const void * end, const activations16 * x, int first, int64_t blocks,
+          float * const * out, int64_t at) {
     __m512 sum[N];
     for (int t = 0; t < N; t++) sum[t] = _mm512_setzero_ps();
     for (int64_t b = 0; b < blocks; b++) {
@@ -58,7 +59,7 @@ void tile(const weights16 * w, const void * end, const activations16 * x, int fi
             sum[t] =
                 _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[t]), _mm512_mul_ps(d, _mm512_set1_ps(x[b].d[first + t])), sum[t]);
     }
-    for (int t = 0; t < N; t++) _mm512_storeu_ps(out + t * stride, sum[t]);
+    for (int t = 0; t < N; t++) _mm512_storeu_ps(out[t] + at, sum[t]);
 }
 
 constexpr decltype(&tile<1>) tiles[tile_max] = { tile<1>, tile<2>, tile<3>, tile<4>,  tile<5>,  tile<6>,
@@ -72,7 +73,7 @@ void multiply_vnni(const eight_bit_rows & work) {
             const int left = (int) std::min<int64_t>(group - t % group, work.tokens - t);
             const int n    = left > tile_max ? (left + 1) / 2 : left;
             tiles[n - 1](work.weights + g * work.blocks, end, work.x + t / group * work.blocks, t % group, work.blocks,
-                         work.out + t * work.stride + g * rows, work.stride);
+                         work.out + t, work.at + g * rows);
             t += n;
         }
 }
@@ -80,33 +81,96 @@ void multiply_vnni(const eight_bit_rows & work) {
 /** From this number of tokens on AMX is faster. */
 constexpr int64_t amx_tokens = 12;
 
+/** The tokens of a matrix: all of them; of an expert's matrix those that the router has sent to it. */
+struct part {
+    int64_t matrix;
+    int64_t first;  // of its groups of tokens
+    int64_t tokens;
+};
+
 class traits : public ggml::cpu::tensor_traits {
     const bool has_amx = can_use_amx();
 
-    /** The rounded activations, then the shared loop. */
-    static size_t loop_offset(const ggml_tensor * x) {
-        return padded((rows_of(x) + group - 1) / group * (x->ne[0] / block) * sizeof(activations16));
-    }
+    /** Where things are in the memory that the threads share. */
+    struct layout {
+        const int64_t results, parts_max, groups_max;
+        const size_t  out, places, parts, loop, end;
+
+        explicit layout(const ggml_tensor * op) :
+            results(rows_of(op)),
+            parts_max(std::min(op->src[0]->ne[2], results)),
+            // The last group of each part may have one token.
+            groups_max((results + (group - 1) * parts_max) / group),
+            out(padded(groups_max * (op->src[0]->ne[0] / block) * sizeof(activations16))),
+            places(out + padded(groups_max * group * sizeof(float *))),
+            parts(places + padded(results * sizeof(int32_t))),
+            loop(parts + padded((parts_max + 1) * sizeof(part))),
+            end(loop + shared_loop::bytes) {}
+    };
 
     bool work_size(int, const ggml_tensor * op, size_t & size) override {
-        size = loop_offset(op->src[1]) + shared_loop::bytes;
+        size = layout(op).end;
         return true;
+    }
+
+    /** Sorts the tokens by expert: the place of each result, and the parts. One without tokens ends them. */
+    static void sort(const ggml_tensor * op, int32_t * places, part * parts) {
+        const ggml_tensor * ids = op->src[2];
+        const int64_t       results = rows_of(op);
+        const auto matrix_of = [&](int64_t r) {
+            return *(const int32_t *) ((char *) ids->data + r % ids->ne[0] * ids->nb[0] + r / ids->ne[0] * ids->nb[1]);
+        };
+        std::vector<int64_t> next(op->src[0]->ne[2]);
+        for (int64_t r = 0; r < results; r++) next[matrix_of(r)]++;
+        int64_t first = 0;
+        for (int64_t matrix = 0; matrix < (int64_t) next.size(); matrix++) {
+            const int64_t tokens = next[matrix];
+            next[matrix]         = first * group;
+            if (!tokens) continue;
+            *parts++ = { matrix, first, tokens };
+            first += (tokens + group - 1) / group;
+        }
+        *parts = {};
+        for (int64_t r = 0; r < results; r++) places[r] = next[matrix_of(r)]++;
     }
 
     bool compute_forward(ggml_compute_params * params, ggml_tensor * op) override {
         const ggml_tensor *w = op->src[0], *x = op->src[1];
-        const int64_t blocks = w->ne[0] / block, tokens = rows_of(x), groups = w->ne[1] / rows;
-        auto *        rounded = (activations16 *) params->wdata;
-        for (int64_t t = params->ith; t < tokens; t += params->nth)
-            quantize((const float *) row_at(x, t), rounded + t / group * blocks, t % group, blocks);
-        // One thread reads all weights in order.
-        const int64_t chunk = params->nth == 1 ? groups : std::max<int64_t>(1, groups / (params->nth * 4));
-        shared_loop   loop((char *) params->wdata + loop_offset(x), params, (groups + chunk - 1) / chunk);
+        const layout  at(op);
+        char * const  memory  = (char *) params->wdata;
+        auto * const  rounded = (activations16 *) memory;
+        auto * const  out     = (float **) (memory + at.out);
+        auto * const  places  = (int32_t *) (memory + at.places);
+        auto * const  sorted  = (part *) (memory + at.parts);
+        const int64_t blocks = w->ne[0] / block, groups = w->ne[1] / rows;
+        const bool    has_experts = op->op == ggml_op_mul_mat_id;
+        if (has_experts) {
+            if (params->ith == 0) sort(op, places, sorted);
+            barrier(params->threadpool);
+        }
+        for (int64_t r = params->ith; r < at.results; r += params->nth) {
+            // A token of several experts is rounded for each: that is little beside its products.
+            const int64_t row   = has_experts ? r / op->ne[1] * x->ne[1] + r % op->ne[1] % x->ne[1] : r;
+            const int64_t place = has_experts ? places[r] : r;
+            quantize((const float *) row_at(x, row), rounded + place / group * blocks, place % group, blocks);
+            out[place] = (float *) row_at(op, r);
+        }
+        const part         whole = { 0, 0, at.results };
+        const part * const parts = has_experts ? sorted : &whole;
+        int64_t            count = 1;
+        while (has_experts && parts[count].tokens) count++;
+        // One thread reads all weights in order. Experts have unequal numbers of tokens, so their chunks are smaller.
+        const int64_t wanted = params->nth == 1 ? count : params->nth * (has_experts ? 8 : 4);
+        const int64_t chunk  = std::min(groups, std::max<int64_t>(1, groups * count / wanted));
+        const int64_t chunks = (groups + chunk - 1) / chunk;
+        shared_loop   loop(memory + at.loop, params, count * chunks);
         for (int64_t c = loop.take(); c >= 0; c = loop.take()) {
-            const int64_t first = c * chunk;
-            const auto    multiply = has_amx && tokens >= amx_tokens ? multiply_amx : multiply_vnni;
-            multiply({ (const weights16 *) w->data + first * blocks, blocks, std::min(chunk, groups - first), rounded,
-                       tokens, (float *) op->data + first * rows, (int64_t) (op->nb[1] / sizeof(float)) });
+            const part &  one   = parts[c / chunks];
+            const int64_t first = c % chunks * chunk;
+            const auto    multiply = has_amx && one.tokens >= amx_tokens ? multiply_amx : multiply_vnni;
+            multiply({ (const weights16 *) w->data + (one.matrix * groups + first) * blocks, blocks,
+                       std::min(chunk, groups - first), rounded + one.first * blocks, one.tokens,
+                       out + one.first * group, first * rows });
         }
         return true;
     }
@@ -114,14 +178,12 @@ class traits : public ggml::cpu::tensor_traits {
 
 }  // namespace
 
-bool is_eight_bit_matrix(const ggml_tensor * w) {
-    return w->type == ggml_type_q8_0 && w->ne[2] == 1 && w->ne[3] == 1 && w->ne[0] % block == 0 && w->ne[1] % rows == 0;
-}
-
 bool is_eight_bit_product(const ggml_tensor * op) {
-    const ggml_tensor * x = op->src[1];
-    return op->op == ggml_op_mul_mat && is_eight_bit_matrix(op->src[0]) && x->type == ggml_type_f32 &&
-           x->nb[0] == sizeof(float);
+    const ggml_tensor *w = op->src[0], *x = op->src[1];
+    const bool has_experts = op->op == ggml_op_mul_mat_id;
+    if (!has_experts && (op->op != ggml_op_mul_mat || w->ne[2] != 1)) return false;
+    return w->type == ggml_type_q8_0 && w->ne[3] == 1 && w->ne[0] % block == 0 && w->ne[1] % rows == 0 &&
+           x->type == ggml_type_f32 && x->nb[0] == sizeof(float);
 }
 
 ggml::cpu::tensor_traits * eight_bit_traits() {
@@ -133,7 +195,7 @@ void interleave(ggml_tensor * tensor, const void * data) {
     const auto *  from   = (const q8_0 *) data;
     auto *        to     = (weights16 *) tensor->data;
     const int64_t blocks = tensor->ne[0] / block;
-    for (int64_t g = 0; g < tensor->ne[1] / rows; g++, from += rows * blocks)
+    for (int64_t g = 0; g < tensor->ne[1] * tensor->ne[2] / rows; g++, from += rows * blocks)
         for (int64_t b = 0; b < blocks; b++, to++)
             for (int64_t r = 0; r < rows; r++) {
                 const q8_0 & one = from[r * blocks + b];

@@ -35,14 +35,14 @@ inline void prefetch(const weights16 * weights, const void * end) {
 /** Whether this processor and its kernel let the process use AMX. Asks for the permission. */
 bool can_use_amx();
 
-/** Products of some rows with all tokens, by one thread. */
+/** Products of some rows of a matrix with its tokens, by one thread. */
 struct eight_bit_rows {
     const weights16 * weights;  // of the first rows
     int64_t           blocks;   // of a row
     int64_t           count;    // times 16 rows
     const activations16 * x;    // of the first 16 tokens; those of the next ones follow, block after block
     int64_t               tokens;
-    float *               out;     // of the first row and token
-    int64_t               stride;  // between tokens there
+    float * const * out;  // where each token's results are
+    int64_t         at;   // the place of the first row there
 };
 void multiply_amx(const eight_bit_rows & work);

@@ -40,10 +40,9 @@ class shared_loop {
     }
 };
 
-/** Products with Q8_0 weights, in their own layout. */
+/** Products with Q8_0 weights, also of experts, in their own layout. */
 bool                       is_eight_bit_product(const ggml_tensor * op);
 ggml::cpu::tensor_traits * eight_bit_traits();
-bool                       is_eight_bit_matrix(const ggml_tensor * weights);
 /** Brings weights of the file into that layout. */
 void interleave(ggml_tensor * tensor, const void * data);
 

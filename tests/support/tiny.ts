@@ -19,9 +19,10 @@ const program =
 
 /**
  * A models folder with a tiny real checkpoint, made with `./tunery models add`. Cached for later runs by a hash of the
- * sources that make it. `config`: fields of the checkpoint's config that are to be others.
+ * sources that make it. `config`: fields of the checkpoint's config that are to be others; `family`: its class in
+ * transformers, without `ForCausalLM`.
  */
-export function tinyModelsDir(config: Record<string, number> = {}): string {
+export function tinyModelsDir(config: Record<string, number | string> = {}): string {
   const named = Object.keys(config).length > 0 ? JSON.stringify(config) : ''
   return modelsDir(tiny, 'trainer/tests/make_tiny.py', named, (checkpoint) =>
     runPython('-c', program, checkpoint, JSON.stringify(config)),

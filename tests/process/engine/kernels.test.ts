@@ -16,22 +16,30 @@ const text =
   'newspaper and argue about the weather until the harbour of the other side comes into sight. '
 const skip = ownKernels ? false : 'our own kernels are not installed here, or not for this processor'
 const eightBits = ['--model', `${modelName}=${modelPath}`]
-/** A model in bfloat16, whose weights stay so. */
 const folder = mkdtempSync(path.join(tmpdir(), 'tunery-kernels-'))
 after(() => rmSync(folder, { recursive: true }))
-const file = path.join(folder, 'model.gguf')
-const bfloat16 = ['--model', `${modelName}=${file}`, '--no-eight-bits']
+/** A model whose weights stay in the form of its file. */
+const keptIn = (type: string) => ['--model', `${modelName}=${path.join(folder, `${type}.gguf`)}`, '--no-eight-bits']
+// The third number is how far a prompt may be from itself in another batch: the library computes the router of a
+// mixture, in an order that depends on the batch.
 const kinds = [
-  ['in eight bits', eightBits],
-  ['in bfloat16', bfloat16],
+  ['in eight bits', eightBits, 0],
+  ['with experts in eight bits', keptIn('Q8_0'), 1e-6],
+  ['in bfloat16', keptIn('BF16'), 0],
 ] as const
 const engines = new Map<string, Engine>()
 before(async () => {
   if (skip) return
   // Heads of a length that our attention has too.
-  const source = path.join(tinyModelsDir(wide), tiny, 'model.gguf')
-  const options = { source, out: file, type: 'BF16', threads: 1, importance: undefined, onProgress() {} } as const
-  await quantize(openLibrary(`${root}/.local/llama/lib`), options)
+  const experts = { num_experts: 8, num_experts_per_tok: 2, moe_intermediate_size: 96 }
+  for (const [type, config] of [
+    ['BF16', wide],
+    ['Q8_0', { family: 'Qwen3Moe', head_dim: 64, ...wide, ...experts }],
+  ] as const) {
+    const source = path.join(tinyModelsDir(config), tiny, 'model.gguf')
+    const options = { source, out: path.join(folder, `${type}.gguf`), type, threads: 1, importance: undefined }
+    await quantize(openLibrary(`${root}/.local/llama/lib`), { ...options, onProgress() {} })
+  }
   for (const [kind, args] of kinds) engines.set(kind, await startEngine(args))
 })
 after(() => Promise.all([...engines.values()].map((engine) => engine.stop())))
@@ -60,8 +68,8 @@ for (const [kind, args] of kinds)
 
 // Attention to more than 512 keys is computed in parts: as work of their own where there are few sequences. The short
 // prompts are few tokens alone and part of many beside others, for which there are other kernels.
-for (const [kind] of kinds)
-  test(`a prompt has the same probabilities to the last bit alone and beside others, ${kind}`, { skip }, async () => {
+for (const [kind, , allowed] of kinds)
+  test(`a prompt has the same probabilities alone and beside others, ${kind}`, { skip }, async () => {
     const engine = engines.get(kind)!
     const prompts = [
       'A ferry crosses the bay',
@@ -74,7 +82,9 @@ for (const [kind] of kinds)
     const together = await Promise.all(
       prompts.map((prompt, index) => logprobs(engine, prompt, false, `other ${index}`)),
     )
-    assert.deepEqual(together, alone)
+    if (allowed === 0) return assert.deepEqual(together, alone)
+    const differences = together.flatMap((row, at) => row.map((value, token) => Math.abs(value - alone[at]![token]!)))
+    assert.ok(Math.max(...differences) < allowed, `${differences}`)
   })
 
 test('the largest logits are those that the search in TypeScript finds', { skip }, () => {

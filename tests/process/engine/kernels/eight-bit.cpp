@@ -23,10 +23,13 @@ static bool differs(int64_t blocks, int64_t tokens, int64_t groups) {
         for (auto & each : in) each = t == 2 ? 0 : normal(random);
         quantize(in.data(), x.data() + t / group * blocks, t % group, blocks);
     }
-    eight_bit_rows work = { weights.data(), blocks, groups, x.data(), tokens, vnni.data(), groups * rows };
-    multiply_vnni(work);
-    work.out = amx.data();
-    multiply_amx(work);
+    std::vector<float *> out(tokens);
+    const auto           multiply = [&](auto kernel, std::vector<float> & results) {
+        for (int64_t t = 0; t < tokens; t++) out[t] = results.data() + t * groups * rows;
+        kernel({ weights.data(), blocks, groups, x.data(), tokens, out.data(), 0 });
+    };
+    multiply(multiply_vnni, vnni);
+    multiply(multiply_amx, amx);
     const bool found = memcmp(vnni.data(), amx.data(), vnni.size() * sizeof(float)) != 0;
     if (found) printf("%d blocks, %d tokens, %d groups of rows\n", (int) blocks, (int) tokens, (int) groups);
     return found;
