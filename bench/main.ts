@@ -38,7 +38,7 @@ if (!bench) {
 const [command, ...args] = bench
 /** Peers that a benchmark needs; installed on first use. */
 const peers: Record<string, string> = {
-  serving: 'llama-server,portkey',
+  serving: 'llama-server,portkey,gemma3',
   gateway: 'portkey',
   pictures: 'llama-server',
   busy: 'llama-server',

@@ -1,18 +1,21 @@
-"""Checkpoints of the shapes of published models, with random weights and the tokenizer of the default base:
-`python -m bench.support.shapes NAME OUT`. Speed does not depend on what a model has learned.
+"""Checkpoints of the shapes of published models, with random weights: `python -m bench.support.shapes NAME OUT`. Speed
+does not depend on what a model has learned. Their tokenizer is the default base's; Gemma's, whose converter reads no
+other, is that of the second real base (`node scripts/setup.mjs --with gemma3`).
 
 A name of tests/families/checkpoints.py gives that family's structure in the widths of a small model.
 """
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 from tests.families.checkpoints import FAMILIES
 from tests.families.checkpoints import TEXT as TINY
-from trainer.tests.make_tiny import VOCABULARY, write_tokenizer
+from trainer.tests.make_tiny import TOKENIZER_FILES, VOCABULARY, write_tokenizer
 
+GEMMA = Path(__file__).parents[2] / ".local/peers/gemma3/google/gemma-3-270m/hf"
 # A class of transformers and its configuration.
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3-0.6b": (
@@ -159,12 +162,20 @@ def write(name: str, folder: Path) -> None:
 
     kind, fields = SHAPES.get(name) or wide(name)
     model_class = getattr(transformers, kind)
-    ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
+    gemma = kind.startswith("Gemma3") and name in SHAPES
+    if gemma and not GEMMA.exists():
+        raise SystemExit("Gemma's tokenizer is missing: run `node scripts/setup.mjs --with gemma3`.")
+    bos, eos, pad = (2, 1, 0) if gemma else (1, 2, 2)
+    ends = {"bos_token_id": bos, "eos_token_id": eos, "pad_token_id": pad}
     config = model_class.config_class(**fields, **ends, max_position_embeddings=40_960, tie_word_embeddings=True)
     torch.manual_seed(0)
     folder.mkdir(parents=True, exist_ok=True)
     model_class(config).to(torch.bfloat16).save_pretrained(folder)
-    write_tokenizer(folder, VOCABULARY)
+    if gemma:
+        for file in TOKENIZER_FILES:
+            shutil.copyfile(GEMMA / file, folder / file)
+    else:
+        write_tokenizer(folder, VOCABULARY)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,23 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { durations, measure, median, tokensPerSecond } from '../job.ts'
 import { text, user } from '../prompts.ts'
 import { comparisonRow, interleave, type Row } from '../rounds.ts'
-import { noEndToken, type Ours, root, type Side, sampling, startLlamaServer, startOurs } from '../servers.ts'
+import {
+  noEndToken as noDefaultEnd,
+  type Ours,
+  root,
+  type Side,
+  sampling,
+  startLlamaServer,
+  startOurs,
+} from '../servers.ts'
 
 const folder = path.join(root, '.local/bench/shapes')
 const models = path.join(folder, 'models')
 const fileOf = (model: string) => path.join(models, model, 'model.gguf')
 /** The names in `bench/support/shapes.py`. */
 export const shapes = ['qwen3-0.6b', 'gemma3-1b', 'qwen3.5-0.8b', 'mixture-8x']
+/** Gemma's tokenizer has its ends at other ids. */
+const noEndToken = { logit_bias: { ...noDefaultEnd.logit_bias, '1': -100, '106': -100 } }
 const output = 64
 const promptTokens = 512
 const formWait_ms = 600_000
