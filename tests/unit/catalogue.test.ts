@@ -4,14 +4,16 @@ import { execFile } from 'node:child_process'
 import path from 'node:path'
 import { test } from 'node:test'
 import { promisify } from 'node:util'
+import type { Method } from '../../contract/common.ts'
 import { type Model, modelSizes, modelTasks } from '../../contract/hub.ts'
 import { root } from '../../lib/root.ts'
 import catalogue from '../../server/features/hub/catalogue.json' with { type: 'json' }
 import { readFamilies } from '../../server/features/hub/families.ts'
 import { filterModels } from '../../server/features/hub/filter.ts'
-import { type Machine, type Shape, trainingBytes } from '../../server/features/hub/memory.ts'
+import { type Machine, type Shape, Sizes, shapeOf, trainingBytes, withSizes } from '../../server/features/hub/memory.ts'
 import { type Candidate, machineClasses, recommend } from '../../server/features/hub/recommend.ts'
 import { Hub } from '../../server/features/hub/service.ts'
+import { full } from '../support/full.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'
 
 const free = { currency: '', training_per_million_tokens: 0, input_per_million_tokens: 0, output_per_million_tokens: 0 }
@@ -132,11 +134,14 @@ results = []
 for base in json.load(sys.stdin):
     shape = base["shape"]
     vision = shape.get("vision_weights", 0)
-    qkv = shape["head_size"] * (shape["heads"] + 2 * shape["kv_heads"])
+    qkv = shape.get("qkv_size", shape["head_size"] * (shape["heads"] + 2 * shape["kv_heads"]))
     widths = [shape[name] for name in ("layers", "hidden_size", "mlp_size")]
     sizes = memory.ModelShape(base["parameters"] - vision, *widths, qkv, shape["vocabulary"], base["name"], vision)
     sizes = replace(sizes, layer_embeddings=shape.get("layer_embeddings", 0))
-    spec = SimpleNamespace(method=base["method"], lora=SimpleNamespace(r=16), projector=False)
+    if experts := shape.get("experts"):
+        counts = {"expert_weights": experts["weights"], "expert_size": experts["size"]}
+        sizes = replace(sizes, **counts, experts_chosen=experts["chosen"], linear_lora=experts["linear_lora"])
+    spec = SimpleNamespace(method=base["method"], lora=SimpleNamespace(r=16, experts=False), projector=False)
     device = torch.device("cuda" if base["device"] == "gpu" else "cpu")
     results.append(memory.predicted_bytes(sizes, spec, 2, 2048, 512, device))
 print(json.dumps(results))
@@ -179,3 +184,47 @@ test('the memory of a training is what the trainer predicts', async () => {
     assert.ok(ratio > 0.99 && ratio < 1.01, `${id} ${method} on a ${device}: ${ratio}`)
   }
 })
+
+const tinyProgram = `
+import json, sys, tempfile, torch
+from pathlib import Path
+from types import SimpleNamespace
+from transformers import AutoConfig
+from trainer.cli.prepare_base import sizes_of
+from trainer.run import memory
+from tests.families.checkpoints import write
+memory.kernels.available = lambda device, dtype: device.type == "cpu"
+results = []
+for name in json.load(sys.stdin):
+    with tempfile.TemporaryDirectory() as folder:
+        write(name, Path(folder))
+        config, sizes = AutoConfig.from_pretrained(folder), sizes_of(Path(folder))
+        raw = json.loads((Path(folder) / "config.json").read_text())
+    predictions = {}
+    for device in ("cpu", "cuda"):
+        for method in ("lora", "qlora", "full"):
+            spec = SimpleNamespace(method=method, lora=SimpleNamespace(r=16, experts=False), projector=False)
+            shape = memory.shape_of(config)
+            predictions[f"{device} {method}"] = memory.predicted_bytes(shape, spec, 2, 2048, 512, torch.device(device))
+    results.append({"config": raw, "sizes": sizes, "predictions": predictions})
+print(json.dumps(results))
+`
+test(
+  'of an added base, too, memory is what the trainer predicts: dense, of experts, of states, of both',
+  full,
+  async () => {
+    const names = ['phi3', 'qwen3_moe', 'qwen3_5_text', 'nemotron_h', 'qwen3_5_moe', 'gemma4_moe']
+    const run = promisify(execFile)(path.join(root, '.local/python/bin/python'), ['-c', tinyProgram], { cwd: root })
+    run.child.stdin!.end(JSON.stringify(names))
+    const results = JSON.parse((await run).stdout.trim().split('\n').at(-1)!)
+    for (const [index, { config, sizes, predictions }] of results.entries()) {
+      const shape = withSizes(shapeOf(config)!, Sizes.parse(sizes))
+      for (const [key, predicted] of Object.entries<number>(predictions)) {
+        const [device, method] = key.split(' ') as ['cpu' | 'cuda', Method]
+        const base = { family: config.model_type, parameters: 0, active_parameters: 0, shape }
+        const bytes = trainingBytes(base, method, { device: device === 'cuda' ? 'gpu' : 'cpu', bf16: true })
+        assert.equal(Math.round(bytes), Math.round(predicted), `${names[index]}: ${key}`)
+      }
+    }
+  },
+)

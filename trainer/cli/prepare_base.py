@@ -19,6 +19,7 @@ import shutil
 import sys
 import zipfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -242,7 +243,7 @@ def describe(model_id: str, out: Path, source: str, converters: Path | None = No
         from trainer.model.targets import targets_of
 
         with doing("Finding the layers that can be trained"):
-            layers = targets_of(out / "hf", converters)
+            layers = {**targets_of(out / "hf", converters), "sizes": sizes_of(out / "hf")}
     return {
         "id": model_id,
         "kind": kind,
@@ -255,6 +256,16 @@ def describe(model_id: str, out: Path, source: str, converters: Path | None = No
         "hf": "hf",
         **layers,
     }
+
+
+def sizes_of(hf: Path) -> dict[str, int]:
+    """The counts and widths by which the trainer predicts the memory of a run, which the service predicts, too."""
+    from transformers import AutoConfig
+
+    from trainer.run.memory import shape_of
+
+    sizes = asdict(shape_of(AutoConfig.from_pretrained(hf, local_files_only=True, trust_remote_code=False)))
+    return {name: value for name, value in sizes.items() if name != "family"}
 
 
 def check(out: Path, description: dict[str, Any], converters: Path, node: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Predicts a run's memory from its sizes, before anything large is loaded."""
 
 import ctypes
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +66,6 @@ def shape_of(config: Any) -> ModelShape:
     """Reads the sizes from a transformers configuration of a decoder, or of a vision base with one."""
     tied, family = config.tie_word_embeddings, (config.architectures or [""])[0].removesuffix("ForCausalLM")
     sees = is_vision(config)
-    vision_weights = _tower_weights(config.vision_config) if sees else 0
     trainable = config.model_type in projector.PATHS
     projector_sizes = (projector.parameters(config), projector.row_width(config)) if trainable else (0, 0)
     whole, config = config, config.get_text_config()
@@ -80,18 +80,19 @@ def shape_of(config: Any) -> ModelShape:
         config.num_hidden_layers,
         config.vocab_size,
     )
-    experts, linear_lora, table = (0, 0, 0, 0), 0, 0
-    if mixture := _mixture_of(whole):
-        weights, linear_lora, experts = mixture
-        # What a layer's linear layers have beside attention: shared experts.
-        mlp_size = max(0, (linear_lora // layers - 7 * hidden_size - qkv_size - heads * size) // 3)
-        family = ""
-    else:
+    vision_weights, experts, linear_lora = 0, (0, 0, 0, 0), 0
+    table = getattr(config, "vocab_size_per_layer_input", 0) * (getattr(config, "hidden_size_per_layer_input", 0) or 0)
+    if f"{family}DecoderLayer" in FAMILY:
         per_layer = hidden_size * qkv_size + heads * size * hidden_size + 3 * hidden_size * mlp_size
-        embeddings = vocabulary * hidden_size * (1 if tied else 2)
-        inputs = getattr(config, "hidden_size_per_layer_input", 0) or 0
-        table = getattr(config, "vocab_size_per_layer_input", 0) * inputs
-        weights = layers * (per_layer + table) + embeddings
+        weights = layers * per_layer + vocabulary * hidden_size * (1 if tied else 2)
+        vision_weights = _tower_weights(whole.vision_config) if sees else 0
+    else:
+        # Layers of a state or a convolution, experts, gates and norms: counted, not computed from widths.
+        weights, vision_weights, linear, mixture = _counted(whole)
+        if mixture:
+            experts, linear_lora, family = mixture, linear, ""
+            # What a layer's linear layers have beside attention: shared experts.
+            mlp_size = max(0, (linear_lora // layers - 7 * hidden_size - qkv_size - heads * size) // 3)
     return ModelShape(
         weights,
         layers,
@@ -121,33 +122,37 @@ def _widest(config: Any) -> int:
     return sizes if isinstance(sizes, int) else max(sizes or [4 * config.hidden_size])
 
 
-def _mixture_of(config: Any) -> tuple[int, int, tuple[int, int, int, int]] | None:
-    """The weights of a mixture's language model, those that a rank takes for its linear layers, and of its experts what
-    ModelShape has; None without experts.
+def _counted(config: Any) -> tuple[int, int, int, tuple[int, int, int, int] | None]:
+    """The weights of a base's language model and of what sees, those that a rank takes for its linear layers, and of
+    its experts what ModelShape has: None without any.
     """
     text = config.get_text_config()
     chosen = next((getattr(text, name) for name in CHOSEN if getattr(text, name, None)), 0)
-    if not chosen:
-        return None
-    wraps = is_vision(config) or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
+    sees = is_vision(config)
+    wraps = sees or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
     kind: Any = AutoModelForImageTextToText if wraps else AutoModelForCausalLM
     with torch.device("meta"):
         model: Any = kind.from_config(config)
-    modules = [module for _, module in expert_modules(model)]
-    shapes = [getattr(module, name).shape for module in modules for name in stacked(module)]
-    if not shapes:
-        return None
     decoder, head = model.get_decoder(), model.get_output_embeddings().weight
+    # Some families' decoder has the head, too.
+    weights = _numbers((*decoder.parameters(), head))
+    vision_weights = _numbers(model.parameters()) - weights if sees else 0
     layers: list[torch.nn.Linear] = [
         layer for name, layer in decoder.named_modules() if type(layer) is torch.nn.Linear and "layers." in name
     ]
     linear = sum(layer.in_features + layer.out_features for layer in layers)
+    modules = [module for _, module in expert_modules(model)] if chosen else []
+    shapes = [getattr(module, name).shape for module in modules for name in stacked(module)]
+    if not shapes:
+        return weights, vision_weights, linear, None
     lora = sum(experts * (rows + columns) for experts, rows, columns in shapes)
     width = min(getattr(modules[0], stacked(modules[0])[-1]).shape[-2:])
-    # Some families' decoder has the head, too.
-    parameters: dict[int, int] = {id(parameter): parameter.numel() for parameter in (*decoder.parameters(), head)}
-    weights = sum(parameters.values())
-    return weights, linear, (sum(shape.numel() for shape in shapes), lora, chosen * width, chosen)
+    return weights, vision_weights, linear, (sum(shape.numel() for shape in shapes), lora, chosen * width, chosen)
+
+
+def _numbers(parameters: Iterable[torch.Tensor]) -> int:
+    """How many numbers these have; what is shared counts once."""
+    return sum({id(parameter): parameter.numel() for parameter in parameters}.values())
 
 
 def _tower_sizes(config: Any) -> tuple[int, int]:

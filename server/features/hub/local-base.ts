@@ -4,6 +4,7 @@ import path from 'node:path'
 import { z } from 'zod'
 import { type EightBits, eightBitsProblem, readEightBits } from '../../../lib/eight-bits.ts'
 import { shapesOf } from '../../platform/storage/safetensors.ts'
+import { Sizes } from './memory.ts'
 
 /** The file with which the engine shows pictures to a language model. */
 export interface Projector {
@@ -37,6 +38,8 @@ export interface LocalBase {
   linear_modules: string[] | null
   /** Weights that a rank of an adapter of its experts takes; null where an adapter cannot change experts. */
   expert_weights: number | null
+  /** The trainer's counts and widths; null where the base was added by an earlier version. */
+  sizes: z.infer<typeof Sizes> | null
   /** Whether a trained adapter ends in its weights, as a whole model: the engine cannot serve adapters of it. */
   merges_adapters: boolean
   /** Why it can be served alone, as a part of a sentence; null where its checkpoint is here, or set-up makes it. */
@@ -61,6 +64,7 @@ const ModelFile = z
     keep_original_weights: z.boolean().default(false),
     linear_modules: z.array(z.string()).optional(),
     expert_weights: z.int().positive().optional(),
+    sizes: Sizes.optional(),
     merges_adapters: z.boolean().default(false),
     untrainable: z.string().optional(),
     blind: z.string().optional(),
@@ -94,6 +98,7 @@ export function readLocalBase(modelsDir: string, id: string, keep_original: bool
       hf: hf !== null && existsSync(hf) ? hf : null,
       linear_modules: file.linear_modules ?? null,
       expert_weights: file.expert_weights ?? null,
+      sizes: file.sizes ?? null,
       merges_adapters: file.merges_adapters,
       untrainable: file.untrainable ?? null,
       blind: file.blind ?? null,

@@ -1,4 +1,5 @@
 // The memory and time that a base needs on a machine, computed from its sizes.
+import { z } from 'zod'
 import type { Method } from '../../../contract/common.ts'
 import type { Model, Need } from '../../../contract/hub.ts'
 
@@ -6,7 +7,7 @@ import type { Model, Need } from '../../../contract/hub.ts'
 export interface Shape {
   layers: number
   hidden_size: number
-  /** Width of the MLP that computes a token; of experts, of all that compute one. */
+  /** Width of the MLP that computes every token, beside experts. */
   mlp_size: number
   heads: number
   kv_heads: number
@@ -16,6 +17,44 @@ export interface Shape {
   vision_weights?: number
   /** Embeddings of each layer, beside those of the vocabulary (Gemma 3n, Gemma 4). */
   layer_embeddings?: number
+  /** Width of queries, keys and values together, where the heads of some layers are wider than `head_size`. */
+  qkv_size?: number
+  /** Weights of the language model, where the base's files have others, too. */
+  weights?: number
+  experts?: Experts
+}
+
+/** The experts of a mixture. */
+export interface Experts {
+  weights: number
+  /** Width of those that compute a token, together, and their count. */
+  size: number
+  chosen: number
+  /** Weights that a rank of adapters of the other linear layers takes, in all layers. */
+  linear_lora: number
+}
+
+/** The trainer's ModelShape of a base, without the family: it writes it as a base is added. */
+export const Sizes = z.object({
+  weights: z.number(),
+  layers: z.number(),
+  hidden_size: z.number(),
+  mlp_size: z.number(),
+  qkv_size: z.number(),
+  vocabulary: z.number(),
+  vision_weights: z.number(),
+  layer_embeddings: z.number(),
+  expert_weights: z.number(),
+  expert_size: z.number(),
+  experts_chosen: z.number(),
+  linear_lora: z.number(),
+})
+
+/** A shape with the trainer's own counts and widths. */
+export function withSizes(shape: Shape, sizes: z.infer<typeof Sizes>): Shape {
+  const { expert_weights, expert_size, experts_chosen, linear_lora, ...others } = sizes
+  const experts = { weights: expert_weights, size: expert_size, chosen: experts_chosen, linear_lora }
+  return { ...shape, ...others, ...(experts_chosen > 0 && { experts }) }
 }
 
 export interface Sized {
@@ -42,18 +81,18 @@ const run = { rank: 16, tokens: 2048, learned: 512 }
 // The same figures as in trainer/run/memory.py and trainer/model/fast_head.py; a test compares the results.
 const program_bytes = { cpu: 780e6, gpu: 600e6 }
 const quantizer_bytes = 120e6
+const experts_bytes = 200e6
 const chunk_tokens = { cpu: 128, gpu: 1024 }
 /** Architectures whose layers the trainer computes itself; those of other families save and compute more. */
 const fastFamilies = ['llama', 'mistral', 'qwen2', 'qwen2_vl', 'qwen2_5_vl', 'qwen3', 'idefics3', 'smolvlm']
 export const hasFastLayers = (family: string | undefined) => family !== undefined && fastFamilies.includes(family)
 
-/** Peak bytes of a training by `method`: predicted_bytes of trainer/run/memory.py. */
+/** Peak bytes of a training by `method`, without adapters of experts: predicted_bytes of trainer/run/memory.py. */
 export function trainingBytes(base: Sized, method: Method, { device, bf16 }: Pick<Machine, 'device' | 'bf16'>): number {
   const { layers, hidden_size: hidden, mlp_size: mlp, heads, kv_heads, head_size, vocabulary } = base.shape
-  const { vision_weights = 0, layer_embeddings = 0 } = base.shape
-  const weights = base.parameters - vision_weights
-  const embeddings = vocabulary * hidden + layer_embeddings
-  const qkv = head_size * (heads + 2 * kv_heads)
+  const { vision_weights = 0, layer_embeddings = 0, experts } = base.shape
+  const weights = base.shape.weights ?? base.parameters - vision_weights
+  const qkv = base.shape.qkv_size ?? head_size * (heads + 2 * kv_heads)
   const gpu = device === 'gpu'
   const inChunks = method !== 'full' && hasFastLayers(base.family)
   let dtype = bf16 ? 2 : 4
@@ -64,15 +103,22 @@ export function trainingBytes(base: Sized, method: Method, { device, bf16 }: Pic
     gradients = 4 * weights
     if (gpu) dtype = 2
   } else {
-    const adapters = layers * run.rank * 2 * (4 * hidden + qkv + 3 * mlp)
-    states = (method === 'qlora' ? 0.55 : dtype) * (weights - embeddings) + dtype * embeddings + 16 * adapters
+    const adapters = run.rank * (experts?.linear_lora ?? layers * 2 * (4 * hidden + qkv + 3 * mlp))
+    // Experts and tables are not linear layers, so they stay as they are.
+    const whole = vocabulary * hidden + layer_embeddings + (experts?.weights ?? 0)
+    states = (method === 'qlora' ? 0.55 : dtype) * (weights - whole) + dtype * whole + 16 * adapters
     if (method === 'qlora' && !gpu) states += quantizer_bytes
   }
+  if (experts && !gpu) states += experts_bytes
   states += (method === 'full' ? 4 : dtype) * vision_weights
   let saved: number
   if (gpu) saved = (2 * hidden * 4 + (3 * hidden + qkv + 3 * mlp) * dtype) * (inChunks ? 1 : 4 / 3)
   else if (inChunks && bf16) saved = 16 * hidden + 2 * qkv + 6 * mlp
   else saved = (4 * hidden + 3 * qkv) * 4 + (3 * mlp + 2 * hidden) * dtype
+  if (experts) {
+    const number = method === 'full' ? 4 : dtype
+    saved += experts.chosen * hidden * (dtype + 2 * number) + 6 * experts.size * number
+  }
   const transient = 8 * hidden * 4 + 6 * mlp * dtype
   const learned = inChunks ? Math.min(run.learned, chunk_tokens[device]) : run.learned
   const activations = run.tokens * (layers * saved + transient)

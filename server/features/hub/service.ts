@@ -18,7 +18,7 @@ import {
   readConfig,
   readLocalBase,
 } from './local-base.ts'
-import { type Machine, needsOf, type Sized, shapeOf } from './memory.ts'
+import { type Machine, needsOf, type Sized, shapeOf, withSizes } from './memory.ts'
 import { methodsFor, projectorProblem, sightOf } from './methods.ts'
 import { type Candidate, machineResponse } from './recommend.ts'
 
@@ -272,7 +272,8 @@ export class Hub {
     const parameters = base?.parameters ?? entry?.parameters
     const shape = entry?.shape ?? (base?.hf ? shapeOf(readConfig(base.hf)) : undefined)
     if (!shape || parameters === undefined) return undefined
-    return { family, parameters, active_parameters: entry?.active_parameters ?? parameters, shape }
+    const active_parameters = entry?.active_parameters ?? parameters
+    return { family, parameters, active_parameters, shape: base?.sizes ? withSizes(shape, base.sizes) : shape }
   }
 
   /** The base that comes with the service or, where it is not here, the smallest that can be trained. */
