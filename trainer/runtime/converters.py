@@ -50,17 +50,39 @@ def run_converter(converters: Path, script: str, arguments: list[str]) -> None:
 @contextlib.contextmanager
 def packages(converters: Path) -> Generator[None]:
     """llama.cpp's packages can be imported, with the gguf package of its own release and not an installed one. Their
-    prints go to stderr.
+    prints go to stderr, and they run no program of a checkpoint.
     """
     before = list(sys.path)
     sys.path[:0] = [str(converters / "gguf-py"), str(converters)]
     for name in [name for name in sys.modules if name == "gguf" or name.startswith("gguf.")]:
         del sys.modules[name]
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr), reading_alone():
             yield
     finally:
         sys.path[:] = before
+
+
+@contextlib.contextmanager
+def reading_alone() -> Generator[None]:
+    """Converters of some families let transformers run programs that lie in a checkpoint: here it reads its files
+    alone.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    kinds: tuple[Any, ...] = (AutoConfig, AutoTokenizer)
+    before: list[Any] = [vars(kind)["from_pretrained"] for kind in kinds]
+
+    def without_code(read: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *rest, **named: read(*rest, **{**named, "trust_remote_code": False})
+
+    for kind in kinds:
+        kind.from_pretrained = without_code(kind.from_pretrained)
+    try:
+        yield
+    finally:
+        for kind, method in zip(kinds, before, strict=True):
+            kind.from_pretrained = method
 
 
 class LayerKind(str):

@@ -65,6 +65,26 @@ def test_texts_begin_in_the_engine_as_the_tokenizer_begins_them(tmp_path):
     assert "bos_token" in config and (without, found.add_special_token) == ({}, {"bos": False})
 
 
+def test_a_program_in_a_checkpoint_is_not_run(tmp_path):
+    """Converters of some families, such as GLM-4's, ask transformers to run the tokenizer's own if there is one."""
+    ran = tmp_path / "ran"
+    vocabularies.write(tmp_path, None, None)
+    (tmp_path / "own.py").write_text(
+        f"open({str(ran)!r}, 'w')\nfrom transformers import PreTrainedTokenizerFast\n"
+        "class Own(PreTrainedTokenizerFast): pass\n"
+    )
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    config["auto_map"] = {"AutoTokenizer": ["own.Own", "own.Own"]}
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    before = vars(AutoTokenizer)["from_pretrained"]
+    with packages(CONVERTERS):
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path, trust_remote_code=True)
+    assert tokenizer("a").input_ids and not ran.exists()
+    assert vars(AutoTokenizer)["from_pretrained"] is before
+
+
 def test_answers_end_in_the_engine_where_the_template_and_transformers_end_them(tmp_path):
     """At tokens that the library does not know by their text, and that the checkpoint calls ordinary ones. A name of
     the model by which the library treats vocabularies otherwise is none of a file that has another vocabulary.
