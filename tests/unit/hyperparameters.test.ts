@@ -144,4 +144,9 @@ test('experts are trained where their adapters fit into a tenth of the memory, o
   assert.deepEqual(continued.lora_config!.experts, { value: true, source: 'model' })
   const without = { lora_config: { experts: false } }
   assert.throws(() => resolveConfig(without, { ...info, adapter: before }, ['q_proj'], null, mixture), /has true/)
+  const dropping = { lora_config: { dropout: 0.1 } }
+  assert.throws(
+    () => resolveConfig(dropping, { ...info, adapter: before }, ['q_proj'], null, mixture),
+    /dropout': mdl_1 changes experts, which need a dropout of 0, and this job has 0.1/,
+  )
 })

@@ -231,7 +231,7 @@ function resolveLora(inputs: Inputs, adapter: BaseInfo['adapter']): Resolved<'lo
         `It has ${linear_modules?.join(', ')}.`,
       { available: linear_modules },
     )
-  requireExperts(inputs)
+  requireExperts(inputs, adapter)
   const resolved = resolveGroup('lora_config', requested, inputs)
   if (!adapter) {
     const experts = requested.experts === undefined && byDefault(trainsExperts(inputs, resolved.r.value))
@@ -248,22 +248,24 @@ function resolveLora(inputs: Inputs, adapter: BaseInfo['adapter']): Resolved<'lo
   }
 }
 
-function requireExperts({ config, base, mixture }: Inputs): void {
+function requireExperts({ config, base, mixture }: Inputs, adapter: BaseInfo['adapter']): void {
   const field = 'config.lora_config.experts'
   const { experts, dropout } = config.lora_config ?? {}
-  if (!experts) return
-  if (mixture === null)
+  if (experts && mixture === null)
     throw new ApiError(
       'invalid_request',
       `'${field}': ${base.id} has no experts that an adapter can change. Leave it out.`,
       { details: { field } },
     )
-  if (dropout)
+  if (!dropout) return
+  const why = `a dropout of 0, and this job has ${dropout}: experts have no inputs of their own to drop.`
+  if (experts)
+    throw new ApiError('invalid_request', `'${field}' needs ${why} Leave one of them out.`, { details: { field } })
+  if (adapter?.experts)
     throw new ApiError(
       'invalid_request',
-      `'${field}' needs a dropout of 0, and this job has ${dropout}: experts have no inputs of their own to drop. ` +
-        'Leave one of them out.',
-      { details: { field } },
+      `'config.lora_config.dropout': ${adapter.model_id} changes experts, which need ${why} Leave it out.`,
+      { details: { field: 'config.lora_config.dropout' } },
     )
 }
 
