@@ -120,11 +120,11 @@ class Count(Totals):
         return self.tokenizer.sight.extra_tokens(text.pictures)
 
     def _add_row(self, row: int, conversations: list[Any], counted: list[tuple[int, bool]]) -> None:
-        from trainer.data.thoughts import are_lost
+        from trainer.data.loss_mask import loses_thoughts
 
         length, exact = max(length for length, _ in counted), all(exact for _, exact in counted)
         numbers, over = self.numbers, length - self.max_length
-        if any(are_lost(conversation, self.tokenizer) for conversation in conversations):
+        if any(loses_thoughts(conversation, self.tokenizer) for conversation in conversations):
             self._list("lost_thoughts", {"row": row, "line": conversations[0].line})
         numbers["rows"] += 1
         numbers["tokens"] += sum(length for length, _ in counted)

@@ -11,7 +11,7 @@ from trainer.data.content import Content, Message, for_template, pictures_of
 from trainer.data.control_text import REFUSAL, REFUSAL_OF_TOOLS, Rendering, View, ViewDiffers, control_text
 from trainer.data.ends import end_of_answer, ends_of
 from trainer.data.sight import Sight
-from trainer.data.thoughts import BEGUN, place_of, put_thoughts, thoughts_and_answer
+from trainer.data.thoughts import BEGUN, end_of_begun, place_of, put_thoughts, thoughts_and_answer
 from trainer.data.tokenizer import Tokenizer, remembered
 from trainer.data.tools import adapted, texts_of, uses_tools
 from trainer.runtime.errors import JobError
@@ -26,7 +26,7 @@ REFUSAL_OF_PICTURES = (
 )
 
 # The mark that begins thoughts, at the end of a prompt.
-OPENING = re.compile(r"<([\w:]+)>\s*\Z")
+OPENING = re.compile(r"(<[^<>\s]+>|\[[A-Z_]+\])\s*\Z")
 
 # The fields of a message that templates read, the same as in serving.
 TEMPLATE_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "name")
@@ -194,6 +194,7 @@ def _view_renderings(view: View, tokenizer: Tokenizer, max_characters: int | Non
     whole = view.render(len(messages), False)
     if messages and learned(messages[-1]):
         whole = _ended(whole, messages[-1], tokenizer)
+    end = end_of_begun(tokenizer)
     spans: list[tuple[int, int]] = []
     for index, message in enumerate(messages):
         if not learned(message):
@@ -201,6 +202,8 @@ def _view_renderings(view: View, tokenizer: Tokenizer, max_characters: int | Non
         before = _before(view, index)
         after = _ended(view.render(index + 1, False), message, tokenizer)
         if not (whole.startswith(before) and whole.startswith(after) and after.startswith(before)):
+            return _turn_renderings(view, tokenizer, max_characters)
+        if _is_unended(after, before, end):
             return _turn_renderings(view, tokenizer, max_characters)
         spans.append((len(before), _end_of_turn(after, len(before), tokenizer)))
         if _is_beyond(view, before, max_characters):
@@ -239,6 +242,36 @@ def _is_beyond(view: View, before: str, max_characters: int | None) -> bool:
     return max_characters is not None and len(before) - (before.count(view.mark) if view.mark else 0) > max_characters
 
 
+def loses_thoughts(messages: list[Message], tokenizer: Tokenizer) -> bool:
+    """Whether answers of the conversation have thoughts that are not learned: the template has no place for them, or
+    its prompts ask for answers without any.
+    """
+    return any(
+        "reasoning_content" in message and learned(message) and not learns_thoughts(tokenizer, "tool_calls" in message)
+        for message in messages
+    )
+
+
+def learns_thoughts(tokenizer: Tokenizer, before_calls: bool) -> bool:
+    """Whether thoughts before an answer, or before calls, are learned. Cached on the tokenizer."""
+    if place_of(tokenizer) is None:
+        return False
+
+    def look() -> bool:
+        answer: Message = {"role": "assistant", "content": "Zq answers.", "reasoning_content": "Zq thinks."}
+        if before_calls:
+            call = {"id": "zqcall000", "type": "function", "function": {"name": "zq", "arguments": "{}"}}
+            answer |= {"content": "", "tool_calls": [call]}
+        try:
+            (turn,) = training_renderings([{"role": "user", "content": "Zq asks."}, answer], tokenizer)
+        except JobError:
+            # The row itself is refused.
+            return True
+        return "Zq thinks." in turn.text[turn.spans[0][0] :]
+
+    return remembered(tokenizer, f"_learns_thoughts_{before_calls}", look)
+
+
 def learned(message: Message) -> bool:
     """Whether the loss counts a message: an answer whose weight is not 0."""
     return message["role"] == "assistant" and message.get("weight", 1) != 0
@@ -247,11 +280,12 @@ def learned(message: Message) -> bool:
 def _turn_rendering(view: View, index: int, tokenizer: Tokenizer) -> Rendering:
     before = _before(view, index)
     text = _ended(view.render(index + 1, False), view.messages[index], tokenizer)
-    text = _closed(text, before)
-    if not text.startswith(before):
+    thoughts, content = thoughts_and_answer(view.messages[index])
+    begun, end = place_of(tokenizer) == BEGUN, end_of_begun(tokenizer)
+    if not begun and not thoughts:
+        text = _closed(text, before, end)
+    if not text.startswith(before) or (begun and _is_unended(text, before, end)):
         # The serving prompt is not a prefix of the rendered turn: append the answer to that prompt instead.
-        thoughts, content = thoughts_and_answer(view.messages[index])
-        begun = place_of(tokenizer) == BEGUN
         if not begun:
             content = view.messages[index]["content"].strip()
         at = text.rfind(content)
@@ -259,7 +293,7 @@ def _turn_rendering(view: View, index: int, tokenizer: Tokenizer) -> Rendering:
             raise JobError(
                 "dataset_invalid", "The model's chat template does not show an assistant's message as it was written."
             )
-        text = before + (f"{thoughts}\n</think>\n\n" if begun else "") + text[at:]
+        text = before + (f"{thoughts}{end}" if begun else "") + text[at:]
     spans = [(len(before), _end_of_turn(text, len(before), tokenizer))]
     return _rendering(text, spans, view, index + 1, tokenizer)
 
@@ -272,14 +306,25 @@ def _rendering(text: str, spans: list[tuple[int, int]], view: View, count: int, 
     return Rendering(text, spans, view.mark, tuple(pictures))
 
 
-def _closed(text: str, before: str) -> str:
-    """A turn whose prompt begins thoughts, where the template writes an answer without any: they end at once."""
+def _is_unended(text: str, before: str, end: str | None) -> bool:
+    """Whether a prompt begins thoughts that do not end in the turn."""
+    return end is not None and bool(OPENING.search(before)) and end.strip() not in text[len(before) :]
+
+
+def _closed(text: str, before: str, end: str | None) -> str:
+    """A turn whose prompt begins thoughts, where the template writes an answer without any: they end at once, as the
+    template ends them or else with `end`. The answer would be learned as a thought, and be served as one.
+    """
     opening = OPENING.search(before)
-    if opening and text.startswith(before[: opening.start()]):
-        rest = text[opening.start() :]
-        if rest.startswith(f"</{opening[1]}>"):
-            return before + rest
-    return text
+    if end is None or not opening or not text.startswith(before[: opening.start()]):
+        return text
+    rest = text[len(before) if text.startswith(before) else opening.start() :]
+    rest = rest.removeprefix(opening[1])
+    if rest.lstrip().startswith(end.strip()):
+        return before + rest
+    # What comes before an answer may be a part of the end.
+    both = next(start for start in range(len(end) + 1) if rest.startswith(end[start:]))
+    return before + end[:both] + rest
 
 
 def _ended(text: str, answer: Message, tokenizer: Tokenizer) -> str:

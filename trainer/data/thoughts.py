@@ -54,6 +54,27 @@ def _find_place(tokenizer: Tokenizer) -> str | None:
     return BEGUN if BEGUN in template and prompt.rstrip().endswith(BEGUN) else None
 
 
+def end_of_begun(tokenizer: Tokenizer) -> str | None:
+    """The text between thoughts and the answer, where prompts begin thoughts; None where they begin none. Cached on
+    the tokenizer.
+    """
+    return remembered(tokenizer, "_thoughts_end", lambda: _find_end(tokenizer))
+
+
+def _find_end(tokenizer: Tokenizer) -> str | None:
+    place = place_of(tokenizer)
+    if place is None or place == BEGUN:
+        return None if place is None else "\n</think>\n\n"
+    answer = dict(_ANSWER)
+    put_thoughts(answer, _THOUGHT, tokenizer)
+    prompt, text = probed(tokenizer, [_USER], add_generation_prompt=True), probed(tokenizer, [_USER, answer])
+    rest = text[len(prompt) :].lstrip() if text.startswith(prompt) else ""
+    if not rest.startswith(_THOUGHT):
+        return None
+    end, shown, _ = rest.removeprefix(_THOUGHT).partition(_ANSWER["content"])
+    return end if shown and end.strip() else None
+
+
 def put_thoughts(message: Message, thoughts: str, tokenizer: Tokenizer) -> None:
     """Puts thoughts into a message of an answer, where the template reads them. Without a place they are left out."""
     place = place_of(tokenizer)
@@ -84,10 +105,3 @@ def thoughts_and_answer(message: Message) -> tuple[str, str]:
     if not end:
         return "", content.strip()
     return thoughts.partition(BEGUN)[2 if BEGUN in thoughts else 0].strip("\n"), answer.strip()
-
-
-def are_lost(messages: list[Message], tokenizer: Tokenizer) -> bool:
-    """Whether the conversation has thoughts that would be learned, had the template a place for them."""
-    return place_of(tokenizer) is None and any(
-        "reasoning_content" in message and message.get("weight", 1) != 0 for message in messages
-    )

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainer.data.content import Message, text_of
-from trainer.data.loss_mask import learned
+from trainer.data.loss_mask import learned, learns_thoughts
 from trainer.data.thoughts import place_of
 from trainer.data.tokenizer import Tokenizer
 
@@ -15,7 +15,8 @@ class Common:
 
     system_prompts: set[str | None] = field(default_factory=set[str | None])
     with_tools: set[bool] = field(default_factory=set[bool])
-    with_thoughts: set[bool] = field(default_factory=set[bool])
+    # Whether an answer thinks, and whether it has calls.
+    with_thoughts: set[tuple[bool, bool]] = field(default_factory=set[tuple[bool, bool]])
 
     def add(self, messages: list[Message]) -> None:
         """Adds a row, or the chosen answer of a pair."""
@@ -23,17 +24,19 @@ class Common:
         if len(self.system_prompts) < 2:
             self.system_prompts.add(text_of(first["content"]) if first["role"] == "system" else None)
         self.with_tools.add(bool(getattr(messages, "tools", None)))
-        self.with_thoughts |= {_thinks(message) for message in messages if learned(message)}
+        self.with_thoughts |= {(_thinks(message), "tool_calls" in message) for message in messages if learned(message)}
 
     def as_data(self, tokenizer: Tokenizer) -> dict[str, Any]:
         """For the `result` line: TrainedWith of contract/models.ts, without the template."""
         prompts = self.system_prompts
+        # The trainer leaves out those of a field that the template does not show.
+        thinks = {said and learns_thoughts(tokenizer, calls) for said, calls in self.with_thoughts}
         only = next(iter(prompts)) if len(prompts) == 1 else None
         return {
             "system_prompt": "varies" if len(prompts) != 1 else "none" if only is None else "same",
             "system_prompt_text": only,
             "tools": _share(self.with_tools),
-            "thoughts": None if place_of(tokenizer) is None else _share(self.with_thoughts),
+            "thoughts": None if place_of(tokenizer) is None else _share(thinks),
         }
 
 

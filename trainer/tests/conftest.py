@@ -112,7 +112,8 @@ def with_chat_template(tokenizer, template: str):
     changed = copy.deepcopy(tokenizer)
     changed.chat_template = template
     cached = ("_control_text", "_turns_whole", "_thoughts_place", "_call_form", "_thoughts_alone", "_special_texts")
-    for name in (*cached, "_end_of_answer_False", "_end_of_answer_True"):
+    answers = ("_thoughts_end", "_learns_thoughts_False", "_learns_thoughts_True")
+    for name in (*cached, *answers, "_end_of_answer_False", "_end_of_answer_True"):
         changed.__dict__.pop(name, None)
     return changed
 

@@ -7,8 +7,10 @@ import pytest
 
 from trainer.cli.count import count, preview
 from trainer.data.dataset import prepare
+from trainer.data.loss_mask import loses_thoughts
 from trainer.data.rows import parse_row
 from trainer.data.thoughts import BEGUN, place_of
+from trainer.data.trained_with import Common
 from trainer.runtime.errors import JobError
 from trainer.tests.conftest import Recorder, with_chat_template
 from trainer.tests.test_data import learned
@@ -23,7 +25,33 @@ ENDED_BY_THE_NEXT = """{% for message in messages %}<|im_start|>{{ message.role 
 {% endif %}{{ message.content }}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 <think>
 {% endif %}"""
+# As MiniMax's and Nemotron's: a prompt begins thoughts, and an answer without any is written as if it did not.
+BEGUN_AND_LEFT_OUT = """{% for message in messages %}<|im_start|>{{ message.role }}
+{% if message.role == 'assistant' and message.reasoning_content %}\
+{{ '<think>\n' + message.reasoning_content + '\n</think>\n' }}
+{% endif %}{{ message.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+<think>
+{% endif %}"""
+BEGUN_AND_EMPTY = BEGUN_AND_LEFT_OUT.replace(
+    "{% endif %}{{ message.content }}",
+    "{% elif message.role == 'assistant' %}<think></think>{% endif %}{{ message.content }}",
+)
+# As Nemotron Nano 2's: the mark of a prompt stays in answers, and their thoughts do not.
+BEGUN_AND_KEPT = """{% for message in messages %}<|im_start|>{{ message.role }}
+{% if message.role == 'assistant' %}{{ '<think>\n' }}{% endif %}{{ message.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+<think>
+{% endif %}"""
+# As DeepSeek V4's: prompts ask for answers without thoughts, unless a variable is set.
+OFF = """{% for message in messages %}<|im_start|>{{ message.role }}
+{% if message.role == 'assistant' %}\
+{{ '<think>' + message.reasoning_content if thinking and message.reasoning_content }}</think>{% endif %}\
+{{ message.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{{ '<think>' if thinking else '</think>' }}{% endif %}"""
 TEMPLATES_TO_COUNT = ["smollm2", "qwen3", "begun-thoughts", "mistral-nemo", THINKING_FIELD, ENDED_BY_THE_NEXT]
+TEMPLATES_TO_COUNT += [BEGUN_AND_LEFT_OUT, BEGUN_AND_EMPTY, BEGUN_AND_KEPT, OFF]
 USER = {"role": "user", "content": "What is 12 and 30?"}
 THINKING = {"role": "assistant", "content": "42", "reasoning_content": "They are forty-two."}
 
@@ -76,6 +104,33 @@ def test_a_prompt_that_begins_the_thoughts_is_followed_by_them(with_template):
     assert sequences_of([USER, {"role": "assistant", "content": "42"}], begun) == [["\n</think>\n\n42<|im_end|>"]]
 
 
+@pytest.mark.parametrize(
+    ("template", "thinking", "plain"),
+    [
+        (BEGUN_AND_LEFT_OUT, "They are forty-two.\n</think>\n\n42<|im_end|>", "\n</think>\n\n42<|im_end|>"),
+        (BEGUN_AND_EMPTY, "They are forty-two.\n</think>\n\n42<|im_end|>", "</think>42<|im_end|>"),
+        (BEGUN_AND_KEPT, "They are forty-two.\n</think>\n\n42<|im_end|>", "\n</think>\n\n42<|im_end|>"),
+    ],
+)
+def test_an_answer_without_thoughts_is_not_learned_as_one(with_template, template, thinking, plain):
+    base, answer = with_template(template), {"role": "assistant", "content": "42"}
+    assert sequences_of([USER, THINKING], base) == [[thinking]]
+    assert sequences_of([USER, answer], base) == [[plain]]
+    assert sequences_of([USER, answer, USER, THINKING], base) == [[plain], [thinking]]
+
+
+def test_thoughts_of_a_template_that_asks_for_none_are_lost(with_template):
+    base = with_template(OFF)
+    assert place_of(base) == "reasoning_content"
+    assert sequences_of([USER, THINKING], base) == [["42<|im_end|>"]]
+    assert loses_thoughts([USER, THINKING], base)
+    assert not loses_thoughts([USER, {**THINKING, "weight": 0}], base)
+    assert not loses_thoughts([USER, THINKING], with_template(THINKING_FIELD))
+    common = Common()
+    common.add([USER, THINKING])
+    assert common.as_data(base)["thoughts"] == "none"
+
+
 def test_an_answer_ends_as_its_template_ends_it_once_another_message_follows(with_template):
     base, plain = with_template(ENDED_BY_THE_NEXT), {"role": "assistant", "content": "42"}
     assert sequences_of([USER, THINKING], base) == [["They are forty-two.</think>\n42<|im_start|>"]]
@@ -107,7 +162,7 @@ def test_count_preview_and_training_have_the_same_tokens_of_thoughts(with_templa
     file.write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
     counted = count(tokenizer, file, 2048).summary(2048)
     lost = [each["row"] for each in counted["lost_thoughts"]]
-    assert lost == {"smollm2": [1, 2, 3, 4], "mistral-nemo": [1, 2]}.get(template, [])
+    assert lost == {"smollm2": [1, 2, 3, 4], OFF: [1, 2, 3, 4], "mistral-nemo": [1, 2]}.get(template, [])
     parsed = [parse_row(line, number) for number, line in enumerate(file.read_bytes().splitlines(), start=1)]
     prepared = prepare(parsed, tokenizer, 2048, Recorder())
     assert counted["tokens"] == prepared.tokens

@@ -150,8 +150,8 @@ const noPictureCut = ' No picture is cut either: a row whose pictures do not all
 
 const lostThoughts = (base: LocalBase): Problem => [
   'thoughts_not_taught',
-  `has thoughts (reasoning_content), and the chat template of ${base.id} has no place for them: the answer is taught ` +
-    'without them. Choose a base that thinks, or write them into the answer.',
+  `has thoughts (reasoning_content), and the chat template of ${base.id} has no place for them, or asks for answers ` +
+    'without any: the answer is taught without them. Choose a base that thinks, or write them into the answer.',
 ]
 
 function report(structure: Validation, base: LocalBase, counted: TokenCount, dataset: store.DatasetRow): Validation {
