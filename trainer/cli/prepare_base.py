@@ -216,7 +216,10 @@ def context_length(config: dict[str, Any]) -> int:
         text = config.get("text_config", config)
         for part in (text, config):
             if "max_position_embeddings" in part:
-                return part["max_position_embeddings"]
+                length = part["max_position_embeddings"]
+                if type(length) is not int or length < 1:
+                    raise RuntimeError(f"max_position_embeddings in config.json must be above 0, and is {length}.")
+                return length
         from transformers import CONFIG_MAPPING
 
         return CONFIG_MAPPING[text["model_type"]]().max_position_embeddings
