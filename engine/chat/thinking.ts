@@ -140,7 +140,7 @@ export function thinkingVariables(
   effort: ReasoningEffort | null | undefined,
   kwargs: Variables,
 ): Variables {
-  const requested = effortIn(kwargs, learned.effort_names) ?? effort
+  const requested = effortIn(kwargs, learned.effort_names) ?? (isOff(kwargs, learned) ? 'none' : effort)
   return {
     ...(requested && nearest(learned.efforts, requested)),
     ...translated(kwargs, switches, learned.switch),
@@ -148,6 +148,10 @@ export function thinkingVariables(
     ...kwargs,
   }
 }
+
+/** Whether `kwargs` turn thinking off where the template knows efforts alone. */
+const isOff = (kwargs: Variables, learned: ThinkingVariables) =>
+  learned.switch === null && switches.some(({ name, no }) => kwargs[name] === no)
 
 /** The variable of the template for the first other name of it in `kwargs`. */
 function translated(kwargs: Variables, toggles: readonly Toggle[], own: Toggle | null): Variables {

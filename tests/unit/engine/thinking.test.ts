@@ -96,3 +96,13 @@ test('an effort that is none is refused; a model that does not think takes any',
   assert.ok(!ChatRequest.safeParse(ask({ reasoning_effort: 'huge' })).success)
   assert.equal(effort(modelNamed('smollm2'), 'high'), prompt(modelNamed('smollm2'), {}))
 })
+
+test('a template that knows efforts alone takes thinking turned off for the least of them', { skip: missing }, () => {
+  for (const name of ['openai-gpt-oss-120b', 'ByteDance-Seed-OSS', 'upstage-Solar-Open-100B', 'muse-glimmer']) {
+    const model = modelNamed(name)
+    const least = effort(model, 'none')
+    assert.notEqual(least, prompt(model, {}), name)
+    for (const off of [{ enable_thinking: false }, { thinking: false }, { thinking_mode: 'disabled' }])
+      assert.equal(kwargs(model, off), least, `${name}, ${JSON.stringify(off)}`)
+  }
+})
