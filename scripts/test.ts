@@ -127,10 +127,13 @@ function inProcesses(files: string[], full: boolean): Suite[] {
     const small = files.filter((file) => file.startsWith(`tests/${tier}/`) && isSmall(file)).sort()
     return together(small, filesTogether)
   })
-  return [...files.filter((file) => !isSmall(file)).map(fileSuite), ...groups]
+  const isLarger = (file: string) =>
+    !full && path.dirname(file) === 'tests/process' && largerProcesses.includes(nameOf(file))
+  const larger = together(files.filter(isLarger).sort(), largerFilesTogether)
+  return [...files.filter((file) => !isSmall(file) && !isLarger(file)).map(fileSuite), ...larger, ...groups]
 }
 
-/** Suites of at most `size` files, each in one process. */
+/** Suites of at most `size` files, each in one process; such a file has no `await` at its top. */
 function together(files: string[], size: number): Suite[] {
   const count = Math.ceil(files.length / size)
   return Array.from({ length: count }, (_, group) => {
@@ -140,11 +143,13 @@ function together(files: string[], size: number): Suite[] {
     return {
       name: `${folder}/{${names.join(',')}}`,
       command: process.execPath,
-      args: ['tests/support/together.ts', ...chosen],
+      args: [...nodeArgs, 'tests/support/together.ts', ...chosen],
     }
   })
 }
 const filesTogether = 10
+/** So that no suite is so long that it ends alone. */
+const largerFilesTogether = 4
 const unitFilesTogether = 20
 /** Process tests of a few seconds that change nothing of their own process. */
 const smallProcesses = [
@@ -171,6 +176,24 @@ const smallProcesses = [
   'usage',
   'webhook-guide',
   'webhook-sending',
+]
+/** Those that take longer, and start the service in their own process, which takes over a second to load. */
+const largerProcesses = [
+  'add-gguf',
+  'backup',
+  'batches',
+  'evaluations',
+  'exports',
+  'job-life',
+  'job-watch',
+  'malformed-results',
+  'models',
+  'openai-evals',
+  'openai-fine-tuning',
+  'preferences',
+  'sharing',
+  'vision',
+  'weights',
 ]
 /** Service tests of more than some seconds, or that change their process. */
 const large = [
@@ -281,8 +304,9 @@ const firstTimes: Record<string, number> = {
 }
 const fileTime = 4
 const expectedTime = ({ name, args, quick }: Suite) => {
-  const files = quick ? 0 : args.filter((arg) => arg.endsWith('.test.ts')).length
-  return times[name] ?? firstTimes[name] ?? Math.max(10, fileTime * files)
+  const files = quick ? [] : args.filter((arg) => arg.endsWith('.test.ts'))
+  const first = files.reduce((sum, file) => sum + (firstTimes[file] ?? fileTime), 0)
+  return times[name] ?? firstTimes[name] ?? Math.max(10, first)
 }
 
 /** CPU time of each suite with its descendants, in seconds: the sum over the cores is the least that a run can take. */

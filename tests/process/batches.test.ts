@@ -2,19 +2,23 @@
 import assert from 'node:assert/strict'
 import { readFileSync, rmSync } from 'node:fs'
 import path from 'node:path'
-import { after, test } from 'node:test'
+import { after, before, test } from 'node:test'
 import OpenAI from 'openai'
 import { openDatabase } from '../../server/platform/db/open.ts'
 import { until } from '../support/client.ts'
 import { full } from '../support/full.ts'
-import { dataFolder } from '../support/server.ts'
+import { dataFolder, type RunningServer } from '../support/server.ts'
 import { tiny } from '../support/tiny.ts'
 
 const folder = dataFolder('batches')
 after(() => folder.remove())
-let server = await folder.start()
+let server: RunningServer
+let openai: OpenAI
+before(async () => {
+  server = await folder.start()
+  openai = clientOf()
+})
 const clientOf = () => new OpenAI({ baseURL: server.url, apiKey: folder.key(), maxRetries: 0 })
-let openai = clientOf()
 
 const completion_window = '24h'
 type Endpoint = OpenAI.BatchCreateParams['endpoint']

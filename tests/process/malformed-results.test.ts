@@ -5,15 +5,15 @@ import { createWriteStream, mkdtempSync, openAsBlob, rmSync, writeFileSync } fro
 import os from 'node:os'
 import path from 'node:path'
 import { finished } from 'node:stream/promises'
-import { after, before, test } from 'node:test'
+import { after, test } from 'node:test'
 import { ZipFile } from 'yazl'
 import { root } from '../../lib/root.ts'
 import { predictGpuMemory } from '../../server/features/jobs/ray/resources.ts'
 import { colourRows } from '../support/client.ts'
-import { startApp, type TestApp } from '../support/service.ts'
+import { appOfTests } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
-let app: TestApp
+const app = appOfTests()
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-malformed-'))
 /** Python runs it at each start: programs of the trainer report this result and end well. */
 const program = `import json, os, sys
@@ -23,17 +23,7 @@ if data and any("trainer.cli." + name in sys.orig_argv for name in modules):
     print(json.dumps({"type": "result", "message": "done", "data": json.loads(data)}), flush=True)
     os._exit(0)
 `
-before(async () => {
-  writeFileSync(path.join(folder, 'sitecustomize.py'), program)
-  process.env.PYTHONPATH = folder
-  app = await startApp()
-})
-after(async () => {
-  delete process.env.PYTHONPATH
-  delete process.env.MALFORMED_RESULT
-  await app.stop()
-  rmSync(folder, { recursive: true })
-})
+after(() => rmSync(folder, { recursive: true }))
 
 async function adapterZip(): Promise<Blob> {
   const zip = new ZipFile()
@@ -45,7 +35,14 @@ async function adapterZip(): Promise<Blob> {
   return openAsBlob(file)
 }
 
-test('a malformed result fails an estimate, an import and a job with the reason, and the service answers', async () => {
+test('a malformed result fails an estimate, an import and a job with its reason; the service answers', async (t) => {
+  writeFileSync(path.join(folder, 'sitecustomize.py'), program)
+  process.env.PYTHONPATH = folder
+  // Other files may run in this process.
+  t.after(() => {
+    delete process.env.PYTHONPATH
+    delete process.env.MALFORMED_RESULT
+  })
   const dataset_id = (await app.upload(colourRows(16))).body.id
   const zip = await adapterZip()
   const job = { model_id: tiny, dataset_id, config: { training_config: { epochs: 1 } } }

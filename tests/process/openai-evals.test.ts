@@ -259,9 +259,14 @@ test('what could never run is refused with its field', async () => {
   await refused(run(eval_id, stored), /data_source\.source\.type/)
 })
 
-test('exported evals are imported, and the answers of their runs are graded here', async () => {
+test('exported evals are imported, and the answers of their runs are graded here', async (t) => {
   process.env.TUNERY_URL = app.url
   process.env.TUNERY_KEY = app.key
+  // Other files may run in this process.
+  t.after(() => {
+    delete process.env.TUNERY_URL
+    delete process.env.TUNERY_KEY
+  })
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-evals-'))
   const file = path.join(folder, 'eval.json')
   // As the client for Python dumps what that API returns: unset fields are null, and `schema` is `schema_`.

@@ -1,14 +1,12 @@
-// Runs test files in this one process: `node tests/support/together.ts FILE…`. As `--test --test-isolation=none`, which
-// however starts the async hooks of node:test before anything can prevent it.
+// Runs test files in this one process, each as a suite: `node tests/support/together.ts FILE…`. With
+// `--test-isolation=none` the hooks of a file would be those of the whole process: all services would start before the
+// first test and stop after the last, and each takes CPU time meanwhile. A file cannot have an `await` at its top.
+import { createRequire } from 'node:module'
 import path from 'node:path'
-import './without-async-hooks.ts'
+import { withAsyncHook } from './without-async-hooks.ts'
 
-const { run } = await import('node:test')
-const { spec: Spec } = await import('node:test/reporters')
-const files = process.argv.slice(2).map((file) => path.resolve(file))
-run({ files, isolation: 'none', forceExit: true })
-  .on('test:fail', () => {
-    process.exitCode = 1
-  })
-  .compose(new Spec())
-  .pipe(process.stdout)
+const { describe } = await import('node:test')
+const load = createRequire(import.meta.url)
+withAsyncHook(() => {
+  for (const file of process.argv.slice(2)) describe(path.basename(file, '.test.ts'), () => load(path.resolve(file)))
+})

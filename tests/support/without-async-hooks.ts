@@ -3,9 +3,22 @@
 import hooks from 'node:async_hooks'
 
 const { createHook } = hooks
-/** The first call is the test runner's. */
-hooks.createHook = () => {
+let hook: hooks.AsyncHook | undefined
+let wanted = false
+/** The first call is the test runner's, with its first test or suite. */
+hooks.createHook = (callbacks) => {
   hooks.createHook = createHook
+  hook = createHook(callbacks)
+  if (wanted) hook.enable()
   const none = { enable: () => none, disable: () => none }
   return none
+}
+
+/** Runs this with the hook: `describe` needs it to know what its function declares. */
+export function withAsyncHook(declare: () => void): void {
+  wanted = true
+  hook?.enable()
+  declare()
+  hook?.disable()
+  wanted = false
 }

@@ -1,16 +1,20 @@
 // Structured output: generated documents satisfy their schemas, unsupported keywords are rejected, and no request
 // blocks another.
 import assert from 'node:assert/strict'
-import { after, test } from 'node:test'
+import { after, before, test } from 'node:test'
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import addFormats from 'ajv-formats'
 import type { ApiError } from '../../../contract/errors.ts'
 import { createGrammars, type GrammarSpec } from '../../../engine/grammar/grammars.ts'
+import type { Vocab } from '../../../engine/llama/vocab.ts'
 import { full } from '../../support/full.ts'
 import { enforced, person, refused } from './grammar-schemas.ts'
 import { allowedTokens, nextMask, realVocab, seeded, walk } from './grammar-walk.ts'
 
-const vocab = await realVocab()
+let vocab: Vocab
+before(async () => {
+  vocab = await realVocab()
+})
 const grammars = createGrammars()
 after(() => grammars.close())
 const open = (schema: Record<string, unknown>) => grammars.open(vocab, { kind: 'json_schema', schema })
