@@ -2,6 +2,7 @@
 
 import json
 import types
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_every_answer_and_its_end_token_are_learned_and_nothing_else(tokenizer):
 
 def test_a_turn_ends_with_a_special_token_that_has_no_name(tokenizer):
     """As Gemma's: the line break after it is not learned, so answers end where the engine sees an end."""
-    changed = with_chat_template(tokenizer, tokenizer.chat_template.replace("<|im_end|>", "<end_of_turn>"))
+    changed = with_chat_template(deepcopy(tokenizer), tokenizer.chat_template.replace("<|im_end|>", "<end_of_turn>"))
     changed.add_tokens(AddedToken("<end_of_turn>", special=True), special_tokens=True)
     assert "<end_of_turn>" not in changed.all_special_tokens
     assert learned(only_sequence(TALK, changed), changed) == [
@@ -66,7 +67,7 @@ def test_a_turn_ends_with_a_special_token_that_has_no_name(tokenizer):
 
 def test_a_turn_ends_with_a_token_that_the_tokenizer_calls_ordinary(tokenizer):
     """As Laguna's. Spelled in a row it is text, as the engine reads it, which ends answers there."""
-    changed = with_chat_template(tokenizer, tokenizer.chat_template.replace("<|im_end|>", "</turn>"))
+    changed = with_chat_template(deepcopy(tokenizer), tokenizer.chat_template.replace("<|im_end|>", "</turn>"))
     changed.add_tokens(AddedToken("</turn>", special=False))
     assert learned(only_sequence(TALK, changed), changed) == ["First answer.</turn>", "Second, 2 €.</turn>"]
     assert end_token_of(changed) == changed.convert_tokens_to_ids("</turn>")
