@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT / "tests/families"))
 import checkpoints
 
 # An expert a tensor in the files; transposed and interleaved; without a gate; under other names, beside shared experts.
-FAMILIES = ("qwen3_moe", "gpt_oss", "nemotron_h", "glm4_moe")
+FAMILIES = ("qwen3_moe", "gpt_oss", "nemotron_h", pytest.param("glm4_moe", marks=pytest.mark.full))
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
