@@ -288,7 +288,10 @@ def _turn_rendering(view: View, index: int, tokenizer: Tokenizer) -> Rendering:
         # The serving prompt is not a prefix of the rendered turn: append the answer to that prompt instead.
         if not begun:
             content = view.messages[index]["content"].strip()
-        at = text.rfind(content)
+        # The end token may spell what is answered.
+        shown = text.rstrip()
+        end_token = next((each for each in ends_of(tokenizer) if shown.endswith(each)), "")
+        at = text.rfind(content, 0, len(shown) - len(end_token))
         if not content or at < 0:
             raise JobError(
                 "dataset_invalid", "The model's chat template does not show an assistant's message as it was written."

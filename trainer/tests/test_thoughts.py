@@ -119,6 +119,12 @@ def test_an_answer_without_thoughts_is_not_learned_as_one(with_template, templat
     assert sequences_of([USER, answer, USER, THINKING], base) == [[plain], [thinking]]
 
 
+@pytest.mark.parametrize("answer", ["<", "end", "im_end|>"])
+def test_an_answer_that_the_end_token_spells_is_learned(with_template, answer):
+    row = [USER, {"role": "assistant", "content": answer}]
+    assert sequences_of(row, with_template("begun-thoughts")) == [[f"\n</think>\n\n{answer}<|im_end|>"]]
+
+
 def test_thoughts_of_a_template_that_asks_for_none_are_lost(with_template):
     base = with_template(OFF)
     assert place_of(base) == "reasoning_content"
