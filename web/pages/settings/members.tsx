@@ -44,16 +44,10 @@ export function Members() {
     void client.invalidateQueries({ queryKey: ['members'] })
     void client.invalidateQueries({ queryKey: ['invitations'] })
   }
-  const change = useMutation({
-    mutationFn: ({ id, role }: { id: string; role: Role }) => tunery.members.update(id, { role }),
-    onSuccess: refresh,
-    onError: toastError('Could not change the role'),
-  })
   const invitations = useInvitations()
   // Who is invited is no member yet: they are listed below.
   const joined = rows.filter(({ id }) => !invitations.data?.items.some(({ member }) => member.id === id))
   const isOwner = profile.role === 'owner'
-  const mayChange = ({ role }: Member) => mayWrite && (isOwner || role !== 'owner')
   return (
     <div className="grid gap-4">
       <Card
@@ -70,71 +64,12 @@ export function Members() {
       >
         <Loaded query={query}>
           {() => (
-            <Table
-              label="Members"
-              rows={joined}
-              rowId={({ id }) => id}
+            <MemberTable
+              members={joined}
               more={more}
-              columns={[
-                {
-                  id: 'name',
-                  header: 'Name',
-                  grow: true,
-                  cell: (member) => (
-                    <>
-                      {member.name} {member.id === profile.id && <Badge>you</Badge>}
-                    </>
-                  ),
-                },
-                { id: 'email', header: 'Email', cell: (member) => member.email ?? '–', from: 'sm' },
-                {
-                  id: 'role',
-                  header: 'Role',
-                  width: '9rem',
-                  cell: (member) =>
-                    mayChange(member) ? (
-                      <Select
-                        aria-label={`Role of ${member.name}`}
-                        value={member.role}
-                        onChange={(role) => change.mutate({ id: member.id, role })}
-                        choices={roles.map((role) => ({ ...role, disabled: role.value === 'owner' && !isOwner }))}
-                      />
-                    ) : (
-                      roles.find(({ value }) => value === member.role)?.label
-                    ),
-                },
-                {
-                  id: 'since',
-                  header: 'Added',
-                  cell: (member) => <RelativeTime time={member.created_at} />,
-                  from: 'md',
-                },
-                {
-                  ...actionsColumn,
-                  cell: (member) =>
-                    mayChange(member) &&
-                    member.id !== profile.id && (
-                      <span className="inline-flex gap-1">
-                        <Button
-                          size="sm"
-                          variant="quiet"
-                          aria-label={`Sign-in of ${member.name}`}
-                          onClick={() => setConnections(member)}
-                        >
-                          Sign-in
-                        </Button>
-                        <Button
-                          size="sm"
-                          variant="quiet"
-                          aria-label={`Remove ${member.name}`}
-                          onClick={() => setRemoved(member)}
-                        >
-                          Remove
-                        </Button>
-                      </span>
-                    ),
-                },
-              ]}
+              onSignIn={setConnections}
+              onRemove={setRemoved}
+              refresh={refresh}
             />
           )}
         </Loaded>
@@ -168,6 +103,89 @@ export function Members() {
         Their sessions end and their API keys are revoked at once. What they created stays in the account.
       </ConfirmDialog>
     </div>
+  )
+}
+
+/** The members of the account, with what the caller may change of each. */
+function MemberTable({
+  members,
+  more,
+  onSignIn,
+  onRemove,
+  refresh,
+}: {
+  members: readonly Member[]
+  more: ReturnType<typeof usePages>['more']
+  onSignIn: (member: Member) => void
+  onRemove: (member: Member) => void
+  refresh: () => void
+}) {
+  const { profile } = useSession()
+  const mayWrite = useMay('members:write')
+  const isOwner = profile.role === 'owner'
+  const mayChange = ({ role }: Member) => mayWrite && (isOwner || role !== 'owner')
+  const change = useMutation({
+    mutationFn: ({ id, role }: { id: string; role: Role }) => tunery.members.update(id, { role }),
+    onSuccess: refresh,
+    onError: toastError('Could not change the role'),
+  })
+  return (
+    <Table
+      label="Members"
+      rows={members}
+      rowId={({ id }) => id}
+      more={more}
+      columns={[
+        {
+          id: 'name',
+          header: 'Name',
+          grow: true,
+          cell: (member) => (
+            <>
+              {member.name} {member.id === profile.id && <Badge>you</Badge>}
+            </>
+          ),
+        },
+        { id: 'email', header: 'Email', cell: (member) => member.email ?? '–', from: 'sm' },
+        {
+          id: 'role',
+          header: 'Role',
+          width: '9rem',
+          cell: (member) =>
+            mayChange(member) ? (
+              <Select
+                aria-label={`Role of ${member.name}`}
+                value={member.role}
+                onChange={(role) => change.mutate({ id: member.id, role })}
+                choices={roles.map((role) => ({ ...role, disabled: role.value === 'owner' && !isOwner }))}
+              />
+            ) : (
+              roles.find(({ value }) => value === member.role)?.label
+            ),
+        },
+        { id: 'since', header: 'Added', cell: (member) => <RelativeTime time={member.created_at} />, from: 'md' },
+        {
+          ...actionsColumn,
+          cell: (member) =>
+            mayChange(member) &&
+            member.id !== profile.id && (
+              <span className="inline-flex gap-1">
+                <Button
+                  size="sm"
+                  variant="quiet"
+                  aria-label={`Sign-in of ${member.name}`}
+                  onClick={() => onSignIn(member)}
+                >
+                  Sign-in
+                </Button>
+                <Button size="sm" variant="quiet" aria-label={`Remove ${member.name}`} onClick={() => onRemove(member)}>
+                  Remove
+                </Button>
+              </span>
+            ),
+        },
+      ]}
+    />
   )
 }
 

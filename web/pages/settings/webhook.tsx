@@ -1,4 +1,4 @@
-import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
+import { type UseMutationResult, useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
 import { RotateCw, Send } from 'lucide-react'
 import { useState } from 'react'
 import type { Delivery, DeliveryAttempt, Webhook } from '../../../sdk/index.ts'
@@ -37,19 +37,9 @@ export function WebhookDetails({
   onSecret: (secret: string | undefined) => void
   refresh: () => Promise<unknown>
 }) {
-  const { id, url, events, status, disabled_reason, failing_since } = webhook
+  const { id, url, events, disabled_reason, failing_since } = webhook
   const [editing, setEditing] = useState(false)
-  const [openId, setOpenId] = useState<string>()
-  const deliveries = usePages(
-    ['webhooks', id, 'deliveries'],
-    (options) => tunery.webhooks.deliveries.list(id, { limit: 25 }, options),
-    { refresh_ms },
-  )
-  const test = useMutation({
-    mutationFn: () => tunery.webhooks.test(id),
-    onSuccess: () => deliveries.query.refetch(),
-    onError: toastError('Could not send the test event'),
-  })
+  const deliveries = useDeliveries(id)
   const change = useMutation({
     mutationFn: (disabled: boolean) => tunery.webhooks.update(id, { disabled }),
     onSuccess: refresh,
@@ -69,40 +59,15 @@ export function WebhookDetails({
       width="lg"
       footer={
         mayWrite && (
-          <>
-            <ConfirmDialog
-              trigger={<Button>Delete</Button>}
-              title="Delete the webhook?"
-              action="Delete webhook"
-              onConfirm={async () => {
-                await tunery.webhooks.delete(id)
-                onClose()
-                await refresh()
-              }}
-            >
-              Its delivery log is deleted too, and pending events are not sent.
-            </ConfirmDialog>
-            <ConfirmDialog
-              trigger={<Button>Rotate secret</Button>}
-              title="Rotate the signing secret?"
-              action="Rotate secret"
-              danger={false}
-              onConfirm={async () => {
-                const { secret } = await tunery.webhooks.rotateSecret(id, {})
-                await refresh()
-                onSecret(secret)
-              }}
-            >
-              Events are signed with both secrets for 24 hours, so you can switch without losing any.
-            </ConfirmDialog>
-            <Button onClick={() => setEditing(true)}>Edit</Button>
-            <Button busy={change.isPending} onClick={() => change.mutate(status === 'active')}>
-              {status === 'active' ? 'Disable' : 'Enable'}
-            </Button>
-            <Button variant="primary" icon={<Send aria-hidden />} busy={test.isPending} onClick={() => test.mutate()}>
-              Send test event
-            </Button>
-          </>
+          <Actions
+            webhook={webhook}
+            change={change}
+            onEdit={() => setEditing(true)}
+            onTested={() => deliveries.query.refetch()}
+            onClose={onClose}
+            onSecret={onSecret}
+            refresh={refresh}
+          />
         )
       }
     >
@@ -128,53 +93,143 @@ export function WebhookDetails({
           </Notice>
         )}
         <Facts facts={[['Events', events.join(', ')]]} />
-        <div className="-mx-5">
-          <Loaded query={deliveries.query}>
-            {() => (
-              <Table
-                label="Deliveries"
-                rows={deliveries.rows ?? []}
-                rowId={(delivery: Delivery) => delivery.id}
-                more={deliveries.more}
-                onOpen={(delivery) => setOpenId(delivery.id === openId ? undefined : delivery.id)}
-                empty={
-                  <EmptyState compact title="No deliveries yet">
-                    Send a test event to check your endpoint.
-                  </EmptyState>
-                }
-                columns={[
-                  { id: 'type', header: 'Event', grow: true, cell: (delivery) => delivery.type },
-                  {
-                    id: 'status',
-                    header: 'Status',
-                    cell: (delivery) => <Status status={delivery.status} tone={tones[delivery.status]} />,
-                  },
-                  {
-                    id: 'answer',
-                    header: 'Response',
-                    from: 'sm',
-                    cell: (delivery) =>
-                      delivery.last_attempt?.response_status ??
-                      delivery.last_attempt?.error?.code.replaceAll('_', ' ') ??
-                      '–',
-                  },
-                  {
-                    id: 'when',
-                    header: 'When',
-                    align: 'right',
-                    cell: (delivery) => <RelativeTime time={delivery.created_at} />,
-                  },
-                ]}
-              />
-            )}
-          </Loaded>
-        </div>
+        <Deliveries webhookId={id} deliveries={deliveries} mayWrite={mayWrite} />
         {editing && <EditWebhook webhook={webhook} onClose={() => setEditing(false)} refresh={refresh} />}
-        {openId && (
-          <DeliveryView key={openId} webhookId={id} deliveryId={openId} mayWrite={mayWrite} onSentAgain={setOpenId} />
-        )}
       </div>
     </Dialog>
+  )
+}
+
+/** What can be done with a webhook. */
+function Actions({
+  webhook: { id, status },
+  change,
+  onEdit,
+  onTested,
+  onClose,
+  onSecret,
+  refresh,
+}: {
+  webhook: Webhook
+  change: UseMutationResult<unknown, Error, boolean>
+  onEdit: () => void
+  onTested: () => Promise<unknown>
+  onClose: () => void
+  onSecret: (secret: string | undefined) => void
+  refresh: () => Promise<unknown>
+}) {
+  const test = useMutation({
+    mutationFn: () => tunery.webhooks.test(id),
+    onSuccess: onTested,
+    onError: toastError('Could not send the test event'),
+  })
+  return (
+    <>
+      <ConfirmDialog
+        trigger={<Button>Delete</Button>}
+        title="Delete the webhook?"
+        action="Delete webhook"
+        onConfirm={async () => {
+          await tunery.webhooks.delete(id)
+          onClose()
+          await refresh()
+        }}
+      >
+        Its delivery log is deleted too, and pending events are not sent.
+      </ConfirmDialog>
+      <ConfirmDialog
+        trigger={<Button>Rotate secret</Button>}
+        title="Rotate the signing secret?"
+        action="Rotate secret"
+        danger={false}
+        onConfirm={async () => {
+          const { secret } = await tunery.webhooks.rotateSecret(id, {})
+          await refresh()
+          onSecret(secret)
+        }}
+      >
+        Events are signed with both secrets for 24 hours, so you can switch without losing any.
+      </ConfirmDialog>
+      <Button onClick={onEdit}>Edit</Button>
+      <Button busy={change.isPending} onClick={() => change.mutate(status === 'active')}>
+        {status === 'active' ? 'Disable' : 'Enable'}
+      </Button>
+      <Button variant="primary" icon={<Send aria-hidden />} busy={test.isPending} onClick={() => test.mutate()}>
+        Send test event
+      </Button>
+    </>
+  )
+}
+
+const useDeliveries = (id: string) =>
+  usePages(['webhooks', id, 'deliveries'], (options) => tunery.webhooks.deliveries.list(id, { limit: 25 }, options), {
+    refresh_ms,
+  })
+
+/** What was sent to a webhook, and the delivery that is open. */
+function Deliveries({
+  webhookId,
+  deliveries,
+  mayWrite,
+}: {
+  webhookId: string
+  deliveries: ReturnType<typeof useDeliveries>
+  mayWrite: boolean
+}) {
+  const [openId, setOpenId] = useState<string>()
+  return (
+    <>
+      <div className="-mx-5">
+        <Loaded query={deliveries.query}>
+          {() => (
+            <Table
+              label="Deliveries"
+              rows={deliveries.rows ?? []}
+              rowId={(delivery: Delivery) => delivery.id}
+              more={deliveries.more}
+              onOpen={(delivery) => setOpenId(delivery.id === openId ? undefined : delivery.id)}
+              empty={
+                <EmptyState compact title="No deliveries yet">
+                  Send a test event to check your endpoint.
+                </EmptyState>
+              }
+              columns={[
+                { id: 'type', header: 'Event', grow: true, cell: (delivery) => delivery.type },
+                {
+                  id: 'status',
+                  header: 'Status',
+                  cell: (delivery) => <Status status={delivery.status} tone={tones[delivery.status]} />,
+                },
+                {
+                  id: 'answer',
+                  header: 'Response',
+                  from: 'sm',
+                  cell: (delivery) =>
+                    delivery.last_attempt?.response_status ??
+                    delivery.last_attempt?.error?.code.replaceAll('_', ' ') ??
+                    '–',
+                },
+                {
+                  id: 'when',
+                  header: 'When',
+                  align: 'right',
+                  cell: (delivery) => <RelativeTime time={delivery.created_at} />,
+                },
+              ]}
+            />
+          )}
+        </Loaded>
+      </div>
+      {openId && (
+        <DeliveryView
+          key={openId}
+          webhookId={webhookId}
+          deliveryId={openId}
+          mayWrite={mayWrite}
+          onSentAgain={setOpenId}
+        />
+      )}
+    </>
   )
 }
 
