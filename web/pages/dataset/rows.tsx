@@ -1,5 +1,5 @@
 import { useQueries } from '@tanstack/react-query'
-import { useVirtualizer } from '@tanstack/react-virtual'
+import { useVirtualizer, type Virtualizer } from '@tanstack/react-virtual'
 import { useEffect, useRef, useState } from 'react'
 import type { Dataset, DatasetRow } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
@@ -27,7 +27,6 @@ export function Rows({
   row?: number | undefined
   onRow: (row: number) => void
 }) {
-  const pageRows = dataset.pictures > 0 ? pictureRows : textRows
   const scroller = useRef<HTMLDivElement>(null)
   const virtualizer = useVirtualizer({
     count: dataset.rows,
@@ -36,44 +35,11 @@ export function Rows({
     overscan: 3,
   })
   const items = virtualizer.getVirtualItems()
-  const pages = [...new Set(items.map(({ index }) => Math.floor(index / pageRows)))]
-  const loaded = useQueries({
-    queries: pages.map((page) => ({
-      queryKey: ['datasets', dataset.id, 'rows', page],
-      queryFn: async ({ signal }: { signal: AbortSignal }) => {
-        const rows: DatasetRow[] = []
-        // An answer has fewer rows where they are large.
-        for (let more = true; more && rows.length < pageRows; ) {
-          const after = page * pageRows + rows.length
-          const query = { limit: pageRows - rows.length, ...(after > 0 && { after }) }
-          const answer = await tunery.datasets.rows(dataset.id, query, { signal, timeout_ms: slow_ms })
-          rows.push(...answer.items)
-          more = answer.has_more && answer.items.length > 0
-        }
-        return rows
-      },
-      staleTime: Number.POSITIVE_INFINITY,
-    })),
-  })
-  const failed = loaded.find(({ isError, data }) => isError && !data)
-  const rowAt = (index: number): DatasetRow | undefined =>
-    loaded[pages.indexOf(Math.floor(index / pageRows))]?.data?.[index % pageRows]
-
-  // Where to go: at first where the address leads. Rows have their true height once they are there, so go again then.
-  const [target, setTarget] = useState(row)
-  const index = target ? Math.min(target, dataset.rows) - 1 : undefined
-  const isThere = index !== undefined && rowAt(index) !== undefined
-  useEffect(() => {
-    if (index === undefined) return
-    virtualizer.scrollToIndex(index, { align: 'start' })
-    if (!isThere) return
-    const timer = setTimeout(() => {
-      virtualizer.scrollToIndex(index, { align: 'start' })
-      setTarget(undefined)
-    }, settle_ms)
-    return () => clearTimeout(timer)
-  }, [index, isThere, virtualizer])
-
+  const { rowAt, failed, loading } = useSeenRows(
+    dataset,
+    items.map(({ index }) => index),
+  )
+  const goTo = useGoTo(virtualizer, rowAt, dataset.rows, row)
   return (
     <Card
       title={plural(dataset.rows, 'row')}
@@ -82,7 +48,7 @@ export function Rows({
         <GoTo
           rows={dataset.rows}
           onGo={(next) => {
-            setTarget(next)
+            goTo(next)
             onRow(next)
           }}
         />
@@ -110,7 +76,7 @@ export function Rows({
         tabIndex={0}
         role="feed"
         aria-label="Rows"
-        aria-busy={loaded.some(({ isPending }) => isPending)}
+        aria-busy={loading}
         className="focus-inset max-h-[75dvh] min-h-64 overflow-y-auto border-t border-line"
       >
         <div className="relative" style={{ height: virtualizer.getTotalSize() }}>
@@ -155,6 +121,58 @@ export function Rows({
       </div>
     </Card>
   )
+}
+
+/** Loads the pages of the rows that are seen. */
+function useSeenRows(dataset: Dataset, indexes: readonly number[]) {
+  const pageRows = dataset.pictures > 0 ? pictureRows : textRows
+  const pages = [...new Set(indexes.map((index) => Math.floor(index / pageRows)))]
+  const loaded = useQueries({
+    queries: pages.map((page) => ({
+      queryKey: ['datasets', dataset.id, 'rows', page],
+      queryFn: async ({ signal }: { signal: AbortSignal }) => {
+        const rows: DatasetRow[] = []
+        // An answer has fewer rows where they are large.
+        for (let more = true; more && rows.length < pageRows; ) {
+          const after = page * pageRows + rows.length
+          const query = { limit: pageRows - rows.length, ...(after > 0 && { after }) }
+          const answer = await tunery.datasets.rows(dataset.id, query, { signal, timeout_ms: slow_ms })
+          rows.push(...answer.items)
+          more = answer.has_more && answer.items.length > 0
+        }
+        return rows
+      },
+      staleTime: Number.POSITIVE_INFINITY,
+    })),
+  })
+  const failed = loaded.find(({ isError, data }) => isError && !data)
+  const rowAt = (index: number): DatasetRow | undefined =>
+    loaded[pages.indexOf(Math.floor(index / pageRows))]?.data?.[index % pageRows]
+  return { rowAt, failed, loading: loaded.some(({ isPending }) => isPending) }
+}
+
+/** Scrolls to a row, at first to `first`; returns how to go to another. */
+function useGoTo(
+  virtualizer: Virtualizer<HTMLDivElement, Element>,
+  rowAt: (index: number) => DatasetRow | undefined,
+  rows: number,
+  first: number | undefined,
+): (row: number) => void {
+  // Where to go: at first where the address leads. Rows have their true height once they are there, so go again then.
+  const [target, setTarget] = useState(first)
+  const index = target ? Math.min(target, rows) - 1 : undefined
+  const isThere = index !== undefined && rowAt(index) !== undefined
+  useEffect(() => {
+    if (index === undefined) return
+    virtualizer.scrollToIndex(index, { align: 'start' })
+    if (!isThere) return
+    const timer = setTimeout(() => {
+      virtualizer.scrollToIndex(index, { align: 'start' })
+      setTarget(undefined)
+    }, settle_ms)
+    return () => clearTimeout(timer)
+  }, [index, isThere, virtualizer])
+  return setTarget
 }
 
 function GoTo({ rows, onGo }: { rows: number; onGo: (row: number) => void }) {
