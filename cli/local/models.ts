@@ -10,6 +10,7 @@ import {
   writeFileSync,
 } from 'node:fs'
 import path from 'node:path'
+import SQLite from 'better-sqlite3'
 import { spawnChild } from '../../lib/child-process.ts'
 import { eightBitsFile, eightBitsRecord } from '../../lib/eight-bits.ts'
 import { root } from '../../lib/root.ts'
@@ -113,29 +114,22 @@ async function runPython(args: string[], out: NodeJS.WriteStream, signal: AbortS
   return (await ended).status
 }
 
-/** Two programs would write into one folder. A lock of a process that has ended counts for nothing. */
+/** Two programs would write into one folder. The system itself ends the lock of a program that was killed. */
 function lockAdding(id: string, folder: string): () => void {
   const file = `${folder}.lock`
-  if (existsSync(file)) {
-    const pid = Number(readFileSync(file, 'utf8'))
-    if (isRunning(pid))
-      throw new UsageError(`${id} is being added already, by process ${pid}. Wait until it has ended.`)
-    rmSync(file, { force: true })
-  }
+  // What a lock of an earlier version left: it was no database.
+  if (existsSync(file) && statSync(file).size > 0) rmSync(file)
+  const lock = new SQLite(file, { timeout: 0 })
   try {
-    writeFileSync(file, String(process.pid), { flag: 'wx' })
-  } catch {
+    lock.exec('begin exclusive')
+  } catch (error) {
+    lock.close()
+    if ((error as { code?: string }).code !== 'SQLITE_BUSY') throw error
     throw new UsageError(`${id} is being added already. Wait until that has ended.`)
   }
-  return () => rmSync(file, { force: true })
-}
-
-function isRunning(pid: number): boolean {
-  try {
-    process.kill(pid, 0)
-    return true
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'EPERM'
+  return () => {
+    rmSync(file, { force: true })
+    lock.close()
   }
 }
 

@@ -321,6 +321,8 @@ test(
     assert.equal(during.status, 130)
     assert.match(during.stderr, /What was downloaded is kept: the same command continues\./)
     assert.deepEqual(readdirSync(path.join(folder, '.adding', id)).sort(), ['hf', 'revision'])
+    // As a lock of the same name that a loss of power, or a killed program of an earlier version, leaves.
+    writeFileSync(path.join(folder, '.adding', `${id}.lock`), '')
     const both = await Promise.all([add(), add()])
     assert.deepEqual(both.map(({ status }) => status).sort(), [0, 2], both.map(({ stderr }) => stderr).join('\n'))
     assert.match(both.find(({ status }) => status)!.stderr, /is being added already/)
