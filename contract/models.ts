@@ -38,6 +38,10 @@ export const TrainedWith = z
       .enum(['all', 'none', 'some'])
       .nullable()
       .describe('Whether the answers had thoughts. Null: its chat template has no place for them.'),
+    thoughts_asked: z
+      .boolean()
+      .optional()
+      .describe('Whether its chat template asks for thoughts only where a request does (`enable_thinking`).'),
     chat_template_sha256: z.string(),
   })
   .describe('What the rows of its last training have in common. A model that is asked otherwise acts untrained.')

@@ -298,7 +298,14 @@ test('answers to requests that differ from the training say so', async () => {
   assert.match(trained_with.chat_template_sha256, /^[0-9a-f]{64}$/)
   assert.deepEqual(
     { ...trained_with, chat_template_sha256: '' },
-    { system_prompt: 'same', system_prompt_text: system, tools: 'none', thoughts: null, chat_template_sha256: '' },
+    {
+      system_prompt: 'same',
+      system_prompt_text: system,
+      tools: 'none',
+      thoughts: null,
+      thoughts_asked: false,
+      chat_template_sha256: '',
+    },
   )
   await deploy(id!, 'asked')
   const user = { role: 'user', content: 'code of blue?' }

@@ -121,6 +121,9 @@ const rows: { messages: object[]; tools: object[] }[] = [
   })),
 ]
 
+/** Some templates ask for thoughts only where a request does. */
+const answer = { messages: [user('Hi'), { role: 'assistant', content: 'Hello.', reasoning_content: thinking }] }
+
 /** Templates that transformers cannot render as they are served: it refuses to change lists, and escapes for HTML. */
 const unlike = [
   'Kimi-K2-Instruct',
@@ -148,13 +151,17 @@ test('rows with tools and thoughts render in training as in serving', { skip: mi
   const names = (process.env.TEST_FULL ? templateNames : few).filter((name) => !unlike.includes(name))
   const templates = names.map((name) => ({ source: sourceOf(name), controls: controlsIn(sourceOf(name)) }))
   const request = path.join(folder, 'request.json')
-  writeFileSync(request, JSON.stringify({ tokenizer, templates, rows }))
+  writeFileSync(request, JSON.stringify({ tokenizer, templates, rows, answer }))
   const printed = execFileSync(
     path.join(root, '.local/python/bin/python'),
     ['-m', 'tests.support.render_rows', request],
     { cwd: root, encoding: 'utf8', maxBuffer: 1e8, stdio: ['ignore', 'pipe', 'ignore'] },
   )
-  const trained: { prompts: (string | null)[]; answer_texts: string[] }[] = JSON.parse(printed)
+  const trained: {
+    prompts: (string | null)[]
+    answer_texts: string[]
+    asked: { prompt: string; for_thoughts: boolean } | null
+  }[] = JSON.parse(printed)
   for (const [index, name] of names.entries()) {
     const model = modelWith(templates[index]!.source)
     Object.assign(model.vocab, { bos_text: '<|im_start|>', eos_text: '<|im_end|>' })
@@ -168,6 +175,12 @@ test('rows with tools and thoughts render in training as in serving', { skip: mi
     })
     for (const [row, prompt] of served.entries())
       assert.equal(prompt, trained[index]!.prompts[row], `${name}, row ${JSON.stringify(rows[row])}`)
+    const { asked } = trained[index]!
+    if (asked) {
+      const chat_template_kwargs = asked.for_thoughts ? { enable_thinking: true } : {}
+      const prompt = prepareConversation(model, ask({ messages: [user('Hi')], chat_template_kwargs })).prompt
+      assert.equal(stripMarkers(prompt), asked.prompt, `${name}: what is asked before an answer with thoughts`)
+    }
     const { controls } = templates[index]!
     const spelled = (texts: readonly string[]) => controls.filter((text) => texts.includes(text))
     // A vocabulary whose control tokens are the template's markers.

@@ -1,6 +1,7 @@
 """Renders rows as training does: `python -m tests.support.render_rows REQUEST.json` prints, for each template, the
-prompt of each row, or null where it is refused, and which of its control texts an assistant may spell. REQUEST:
-`tokenizer` (a folder), `templates` (with `source` and `controls`), `rows` (canonical rows).
+prompt of each row, or null where it is refused, which of its control texts an assistant may spell, and what is before
+the learned text of `answer` (a canonical row with one answer that has thoughts), with whether that asks for thoughts.
+REQUEST: `tokenizer` (a folder), `templates` (with `source` and `controls`), `rows` (canonical rows), `answer`.
 """
 
 import json
@@ -10,7 +11,7 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from trainer.data.answer_texts import answer_texts
-from trainer.data.loss_mask import rendering
+from trainer.data.loss_mask import rendering, thinking_settings, training_renderings
 from trainer.data.rows import parse_row
 from trainer.runtime.errors import JobError
 
@@ -20,12 +21,28 @@ def main() -> None:
     found = []
     tokenizer = AutoTokenizer.from_pretrained(request["tokenizer"])
     for template in request["templates"]:
-        for cached in ("_control_text", "_thoughts_place", "_turns_whole", "_call_form", "_thoughts_alone"):
-            vars(tokenizer).pop(cached, None)
         tokenizer.chat_template = template["source"]
         prompts = [prompt_of(row, tokenizer) for row in request["rows"]]
-        found.append({"prompts": prompts, "answer_texts": answer_texts(tokenizer, template["controls"])})
+        found.append(
+            {
+                "prompts": prompts,
+                "answer_texts": answer_texts(tokenizer, template["controls"]),
+                "asked": asked_by(request["answer"], tokenizer),
+            }
+        )
     print(json.dumps(found))
+
+
+def asked_by(row: dict, tokenizer) -> dict | None:
+    messages = parse_row(json.dumps(row).encode(), 1)
+    try:
+        (turn,) = training_renderings(messages, tokenizer)
+    except JobError:
+        return None
+    return {
+        "prompt": turn.text[: turn.spans[0][0]].replace(turn.mark or "\0", ""),
+        "for_thoughts": bool(thinking_settings(tokenizer, before_calls=False)),
+    }
 
 
 def prompt_of(row: dict, tokenizer) -> str | None:

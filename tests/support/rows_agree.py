@@ -32,8 +32,6 @@ def main() -> None:
     rows = {objective: read_rows(file, sha256_of(file), objective) for objective, file in files.items()}
     tokenizer = AutoTokenizer.from_pretrained(request["tokenizer"], local_files_only=True)
     for template in request["templates"]:
-        for cached in ("_control_text", "_thoughts_place", "_turns_whole", "_call_form", "_thoughts_alone"):
-            vars(tokenizer).pop(cached, None)
         tokenizer.chat_template = Path(template).read_text()
         for objective, file in files.items():
             for max_length in LENGTHS:

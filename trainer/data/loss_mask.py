@@ -11,7 +11,7 @@ from trainer.data.content import Content, Message, for_template, pictures_of
 from trainer.data.control_text import REFUSAL, REFUSAL_OF_TOOLS, Rendering, View, ViewDiffers, control_text
 from trainer.data.ends import end_of_answer, ends_of
 from trainer.data.sight import Sight
-from trainer.data.thoughts import BEGUN, end_of_begun, place_of, put_thoughts, thoughts_and_answer
+from trainer.data.thoughts import BEGUN, SETTINGS, end_of_begun, place_of, put_thoughts, thoughts_and_answer
 from trainer.data.tokenizer import Tokenizer, remembered
 from trainer.data.tools import adapted, texts_of, uses_tools
 from trainer.runtime.errors import JobError
@@ -33,10 +33,14 @@ TEMPLATE_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "name")
 
 
 def render(
-    messages: list[Message], tokenizer: Tokenizer, open_turn: bool = False, tools: list[dict[str, Any]] | None = None
+    messages: list[Message],
+    tokenizer: Tokenizer,
+    open_turn: bool = False,
+    tools: list[dict[str, Any]] | None = None,
+    settings: dict[str, Any] | None = None,
 ) -> str:
-    """Renders a conversation with the model's chat template; `open_turn` opens an assistant's turn at the end. Raises
-    JobError("dataset_invalid") if the template does not take it.
+    """Renders a conversation with the model's chat template and its variables `settings`; `open_turn` opens an
+    assistant's turn at the end. Raises JobError("dataset_invalid") if the template does not take it.
     """
     if not messages:
         return ""
@@ -45,9 +49,9 @@ def render(
         shown["content"] = _as_read(shown["content"], tokenizer)
         if "reasoning_content" in message:
             put_thoughts(shown, message["reasoning_content"], tokenizer)
-    tool_options = {"tools": tools} if tools else {}
+    options = {**(settings or {}), **({"tools": tools} if tools else {})}
     try:
-        return tokenizer.apply_chat_template(fields, tokenize=False, add_generation_prompt=open_turn, **tool_options)
+        return tokenizer.apply_chat_template(fields, tokenize=False, add_generation_prompt=open_turn, **options)
     except Exception as problem:
         # Templates refuse unsupported input (a system message, two user messages in a row) with errors of many types.
         raise JobError("dataset_invalid", f"The model's chat template does not take a row: {problem}") from problem
@@ -102,7 +106,8 @@ def prompt_ids(tokenizer: Tokenizer, messages: list[Message]) -> list[int]:
 def counted_renderings(messages: list[Message], tokenizer: Tokenizer, max_tokens: int | None = None) -> list[Rendering]:
     """The texts of `training_renderings`, without the spans where these are not needed to tell them: for counting."""
     turns = sum(message["role"] == "assistant" for message in messages)
-    if learned(messages[-1]) and turns <= _turns_as_a_whole(tokenizer):
+    asks = any(_settings_of(message, tokenizer) for message in messages)
+    if learned(messages[-1]) and turns <= _turns_as_a_whole(tokenizer) and not asks:
         return [rendering(messages, tokenizer)]
     return training_renderings(messages, tokenizer, max_tokens)
 
@@ -141,22 +146,62 @@ def training_renderings(
     One text for the whole conversation if the template only appends. Some templates render earlier turns differently
     once another follows (they drop earlier reasoning); they give one text for each assistant turn, as in serving. In a
     conversation with many messages, turns that start after the first `max_tokens` are left out, except the first such
-    turn.
+    turn. Answers with thoughts follow a prompt that asks for them, where the template's default is to ask for none.
     """
     messages, tools = _with_tools(messages, tokenizer)
-    max_characters = (
-        _characters(messages, tokenizer, max_tokens, tools) if max_tokens and len(messages) > MANY_MESSAGES else None
+    settings = [_settings_of(message, tokenizer) if learned(message) else None for message in messages]
+    found: list[Rendering] = []
+    for asked in [{}] if all(each is None for each in settings) else _different(settings):
+        # The answers to other prompts are learned from texts of their own.
+        part = [
+            message if each is None or each == asked else {**message, "weight": 0}
+            for message, each in zip(messages, settings, strict=True)
+        ]
+        found += _renderings_as(part, tokenizer, max_tokens, tools, asked)
+    return sorted(found, key=lambda each: each.spans[0][0] if each.spans else 0)
+
+
+def _different(settings: list[dict[str, Any] | None]) -> list[dict[str, Any]]:
+    different: list[dict[str, Any]] = []
+    for each in settings:
+        if each is not None and each not in different:
+            different.append(each)
+    return different
+
+
+def _renderings_as(
+    messages: list[Message],
+    tokenizer: Tokenizer,
+    max_tokens: int | None,
+    tools: list[dict[str, Any]] | None,
+    settings: dict[str, Any],
+) -> list[Rendering]:
+    """The texts to train on, rendered with the template's variables `settings`."""
+    bound = max_tokens if len(messages) > MANY_MESSAGES else None
+    max_characters = _characters(messages, tokenizer, bound, tools, settings) if bound else None
+    return _first_view(
+        messages, tokenizer, lambda view: _view_renderings(view, tokenizer, max_characters), tools, settings
     )
-    return _first_view(messages, tokenizer, lambda view: _view_renderings(view, tokenizer, max_characters), tools)
+
+
+def _settings_of(message: Message, tokenizer: Tokenizer) -> dict[str, Any]:
+    """The template's variables of a prompt that asks for a learned answer as it is; none but where it has thoughts."""
+    if not learned(message) or not message.get("reasoning_content", "").strip():
+        return {}
+    return thinking_settings(tokenizer, "tool_calls" in message) or {}
 
 
 def _characters(
-    messages: list[Message], tokenizer: Tokenizer, tokens: int, tools: list[dict[str, Any]] | None
+    messages: list[Message],
+    tokenizer: Tokenizer,
+    tokens: int,
+    tools: list[dict[str, Any]] | None,
+    settings: dict[str, Any],
 ) -> int | None:
     """An upper bound of the characters in the first `tokens` tokens of the rendered conversation; None if they are all
     of it.
     """
-    text = render(messages, tokenizer, tools=tools)
+    text = render(messages, tokenizer, tools=tools, settings=settings)
     # Parsing control tokens never gives more tokens than encoding them as text.
     ((ids, offsets, _),) = control_text(tokenizer).encode([Rendering(text, [])], tokens)
     return offsets[tokens][1] if len(ids) > tokens else None
@@ -167,6 +212,7 @@ def _first_view(
     tokenizer: Tokenizer,
     make: Callable[[View], list[Rendering]],
     tools: list[dict[str, Any]] | None = None,
+    settings: dict[str, Any] | None = None,
 ) -> list[Rendering]:
     controls = control_text(tokenizer)
     if pictures_of(messages) and not _sight_of(tokenizer):
@@ -174,7 +220,7 @@ def _first_view(
     if controls.spelled_in(texts_of(messages, tools)):
         raise JobError("dataset_invalid", REFUSAL_OF_TOOLS)
     sight = _sight_of(tokenizer)
-    for view in controls.views(messages, lambda part, open_turn: render(part, tokenizer, open_turn, tools)):
+    for view in controls.views(messages, lambda part, open_turn: render(part, tokenizer, open_turn, tools, settings)):
         try:
             return make(view if sight is None else _completed(view, sight))
         except ViewDiffers:
@@ -243,33 +289,38 @@ def _is_beyond(view: View, before: str, max_characters: int | None) -> bool:
 
 
 def loses_thoughts(messages: list[Message], tokenizer: Tokenizer) -> bool:
-    """Whether answers of the conversation have thoughts that are not learned: the template has no place for them, or
-    its prompts ask for answers without any.
-    """
+    """Whether answers of the conversation have thoughts that are not learned: the template has no place for them."""
     return any(
-        "reasoning_content" in message and learned(message) and not learns_thoughts(tokenizer, "tool_calls" in message)
+        "reasoning_content" in message
+        and learned(message)
+        and thinking_settings(tokenizer, "tool_calls" in message) is None
         for message in messages
     )
 
 
-def learns_thoughts(tokenizer: Tokenizer, before_calls: bool) -> bool:
-    """Whether thoughts before an answer, or before calls, are learned. Cached on the tokenizer."""
+def thinking_settings(tokenizer: Tokenizer, before_calls: bool) -> dict[str, Any] | None:
+    """The template's variables with which thoughts before an answer, or before calls, are learned: {} where these are
+    its defaults, None where none are found. Cached on the tokenizer.
+    """
     if place_of(tokenizer) is None:
-        return False
+        return None
+    answer: Message = {"role": "assistant", "content": "Zq answers.", "reasoning_content": "Zq thinks."}
+    if before_calls:
+        call = {"id": "zqcall000", "type": "function", "function": {"name": "zq", "arguments": "{}"}}
+        answer |= {"content": "", "tool_calls": [call]}
+    messages, tools = _with_tools([{"role": "user", "content": "Zq asks."}, answer], tokenizer)
 
-    def look() -> bool:
-        answer: Message = {"role": "assistant", "content": "Zq answers.", "reasoning_content": "Zq thinks."}
-        if before_calls:
-            call = {"id": "zqcall000", "type": "function", "function": {"name": "zq", "arguments": "{}"}}
-            answer |= {"content": "", "tool_calls": [call]}
+    def are_learned(settings: dict[str, Any]) -> bool:
         try:
-            (turn,) = training_renderings([{"role": "user", "content": "Zq asks."}, answer], tokenizer)
+            (turn,) = _renderings_as(messages, tokenizer, None, tools, settings)
         except JobError:
             # The row itself is refused.
             return True
         return "Zq thinks." in turn.text[turn.spans[0][0] :]
 
-    return remembered(tokenizer, f"_learns_thoughts_{before_calls}", look)
+    return remembered(
+        tokenizer, f"_thinking_settings_{before_calls}", lambda: next(filter(are_learned, SETTINGS), None)
+    )
 
 
 def learned(message: Message) -> bool:

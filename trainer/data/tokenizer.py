@@ -54,11 +54,15 @@ class Tokenizer(Protocol):
 
 
 def remembered(tokenizer: Tokenizer, name: str, find: Callable[[], Found]) -> Found:
-    """What `find` returned at the first call for the tokenizer, which keeps it in its attribute `name`."""
-    attributes = vars(tokenizer)
-    if name not in attributes:
-        attributes[name] = find()
-    return attributes[name]
+    """What `find` returned at the first call for the tokenizer with its chat template, under `name`."""
+    template, attributes = getattr(tokenizer, "chat_template", None), vars(tokenizer)
+    empty: tuple[Any, dict[str, Any]] = (template, {})
+    found_with, found = attributes.setdefault("_remembered", empty)
+    if found_with is not template:
+        found_with, found = attributes["_remembered"] = empty
+    if name not in found:
+        found[name] = find()
+    return found[name]
 
 
 def special_texts(tokenizer: Tokenizer) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainer.data.content import Message, text_of
-from trainer.data.loss_mask import learned, learns_thoughts
+from trainer.data.loss_mask import learned, thinking_settings
 from trainer.data.thoughts import place_of
 from trainer.data.tokenizer import Tokenizer
 
@@ -29,14 +29,16 @@ class Common:
     def as_data(self, tokenizer: Tokenizer) -> dict[str, Any]:
         """For the `result` line: TrainedWith of contract/models.ts, without the template."""
         prompts = self.system_prompts
+        settings = {calls: thinking_settings(tokenizer, calls) for said, calls in self.with_thoughts if said}
         # The trainer leaves out those of a field that the template does not show.
-        thinks = {said and learns_thoughts(tokenizer, calls) for said, calls in self.with_thoughts}
+        thinks = {said and settings[calls] is not None for said, calls in self.with_thoughts}
         only = next(iter(prompts)) if len(prompts) == 1 else None
         return {
             "system_prompt": "varies" if len(prompts) != 1 else "none" if only is None else "same",
             "system_prompt_text": only,
             "tools": _share(self.with_tools),
             "thoughts": None if place_of(tokenizer) is None else _share(thinks),
+            "thoughts_asked": any(settings.values()),
         }
 
 

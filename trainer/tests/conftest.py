@@ -108,15 +108,9 @@ def tokenizer():
 
 
 def with_chat_template(tokenizer, template: str):
-    """A copy of the tokenizer with another chat template, without what the trainer cached of the first one on it. Both
-    have one vocabulary: who adds tokens passes a deep copy.
-    """
+    """A copy of the tokenizer with another chat template and the same vocabulary: who adds tokens passes a deep one."""
     changed = copy.copy(tokenizer)
     changed.chat_template = template
-    cached = ("_control_text", "_turns_whole", "_thoughts_place", "_call_form", "_thoughts_alone", "_special_texts")
-    answers = ("_thoughts_end", "_learns_thoughts_False", "_learns_thoughts_True")
-    for name in (*cached, *answers, "_end_of_answer_False", "_end_of_answer_True"):
-        changed.__dict__.pop(name, None)
     return changed
 
 

@@ -125,16 +125,26 @@ def test_an_answer_that_the_end_token_spells_is_learned(with_template, answer):
     assert sequences_of(row, with_template("begun-thoughts")) == [[f"\n</think>\n\n{answer}<|im_end|>"]]
 
 
-def test_thoughts_of_a_template_that_asks_for_none_are_lost(with_template):
-    base = with_template(OFF)
+def test_thoughts_are_learned_after_a_prompt_that_asks_for_them(with_template):
+    base, plain = with_template(OFF), {"role": "assistant", "content": "42"}
+    thinking = "They are forty-two.</think>42<|im_end|>"
     assert place_of(base) == "reasoning_content"
-    assert sequences_of([USER, THINKING], base) == [["42<|im_end|>"]]
-    assert loses_thoughts([USER, THINKING], base)
-    assert not loses_thoughts([USER, {**THINKING, "weight": 0}], base)
-    assert not loses_thoughts([USER, THINKING], with_template(THINKING_FIELD))
+    assert sequences_of([USER, THINKING], base) == [[thinking]]
+    assert sequences_of([USER, plain], base) == [["42<|im_end|>"]]
+    # A prompt asks for thoughts or for none: each is learned from a text of its own.
+    assert sequences_of([USER, THINKING, USER, plain], base) == [[thinking], ["42<|im_end|>"]]
+    assert sequences_of([USER, plain, USER, THINKING], base) == [["42<|im_end|>"], [thinking]]
+    assert not loses_thoughts([USER, THINKING], base)
     common = Common()
     common.add([USER, THINKING])
-    assert common.as_data(base)["thoughts"] == "none"
+    assert common.as_data(base).items() >= {"thoughts": "all", "thoughts_asked": True}.items()
+    assert common.as_data(with_template("qwen3")).items() >= {"thoughts": "all", "thoughts_asked": False}.items()
+
+
+def test_thoughts_are_lost_where_a_template_has_no_place_for_them(with_template):
+    assert loses_thoughts([USER, THINKING], with_template("smollm2"))
+    assert not loses_thoughts([USER, {**THINKING, "weight": 0}], with_template("smollm2"))
+    assert not loses_thoughts([USER, THINKING], with_template(THINKING_FIELD))
 
 
 def test_an_answer_ends_as_its_template_ends_it_once_another_message_follows(with_template):
@@ -168,7 +178,7 @@ def test_count_preview_and_training_have_the_same_tokens_of_thoughts(with_templa
     file.write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
     counted = count(tokenizer, file, 2048).summary(2048)
     lost = [each["row"] for each in counted["lost_thoughts"]]
-    assert lost == {"smollm2": [1, 2, 3, 4], OFF: [1, 2, 3, 4], "mistral-nemo": [1, 2]}.get(template, [])
+    assert lost == {"smollm2": [1, 2, 3, 4], "mistral-nemo": [1, 2]}.get(template, [])
     parsed = [parse_row(line, number) for number, line in enumerate(file.read_bytes().splitlines(), start=1)]
     prepared = prepare(parsed, tokenizer, 2048, Recorder())
     assert counted["tokens"] == prepared.tokens

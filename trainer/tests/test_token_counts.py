@@ -150,8 +150,6 @@ class AutoCopy:
         self._tokenizer = tokenizer
 
     def __getattr__(self, name: str):
-        if name == "_control_text":
-            raise AttributeError(name)
         return getattr(self._tokenizer, name)
 
 

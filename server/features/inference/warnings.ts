@@ -24,7 +24,7 @@ function warningsOf(trained: NonNullable<Resolved['trained']>, kind: UsageKind, 
   // No row teaches what belongs between two texts.
   if (kind === 'completion') return body.suffix == null ? ['template_missing'] : []
   if (kind !== 'chat') return []
-  const { system_prompt, system_prompt_text, tools, thoughts } = trained.with
+  const { system_prompt, system_prompt_text, tools, thoughts, thoughts_asked } = trained.with
   const warnings: AnswerWarning[] = []
   const prompt = systemPrompt(body.messages?.[0])
   if (prompt === undefined && system_prompt === 'same') warnings.push('system_prompt_missing')
@@ -34,7 +34,7 @@ function warningsOf(trained: NonNullable<Resolved['trained']>, kind: UsageKind, 
   const hasTools = (body.tools?.length ?? 0) > 0
   if (!hasTools && tools === 'all') warnings.push('tools_missing')
   if (hasTools && tools === 'none') warnings.push('tools_untrained')
-  if (thoughts === 'all' && asksForThoughts(body) === false) warnings.push('thoughts_off')
+  if (thoughts === 'all' && !(asksForThoughts(body) ?? !thoughts_asked)) warnings.push('thoughts_off')
   if (thoughts === 'none' && asksForThoughts(body) === true) warnings.push('thoughts_untrained')
   if (trained.template_differs) warnings.push('template_differs')
   return warnings
