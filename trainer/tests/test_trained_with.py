@@ -41,4 +41,5 @@ def test_tools_and_a_template_without_thoughts(tokenizer):
         "system_prompt_text": None,
         "tools": "all",
         "thoughts": None,
+        "thoughts_asked": False,
     }
