@@ -302,6 +302,12 @@ def thinking_settings(tokenizer: Tokenizer, before_calls: bool) -> dict[str, Any
     """The template's variables with which thoughts before an answer, or before calls, are learned: {} where these are
     its defaults, None where none are found. Cached on the tokenizer.
     """
+    return remembered(
+        tokenizer, f"_thinking_settings_{before_calls}", lambda: _find_thinking_settings(tokenizer, before_calls)
+    )
+
+
+def _find_thinking_settings(tokenizer: Tokenizer, before_calls: bool) -> dict[str, Any] | None:
     if place_of(tokenizer) is None:
         return None
     answer: Message = {"role": "assistant", "content": "Zq answers.", "reasoning_content": "Zq thinks."}
@@ -318,9 +324,7 @@ def thinking_settings(tokenizer: Tokenizer, before_calls: bool) -> dict[str, Any
             return True
         return "Zq thinks." in turn.text[turn.spans[0][0] :]
 
-    return remembered(
-        tokenizer, f"_thinking_settings_{before_calls}", lambda: next(filter(are_learned, SETTINGS), None)
-    )
+    return next(filter(are_learned, SETTINGS), None)
 
 
 def learned(message: Message) -> bool:
