@@ -8,7 +8,7 @@ import { createShapedCallParser, readCalls } from '../../../engine/chat/shaped-c
 import { readTemplate } from '../../../engine/chat/template.ts'
 import { callRules } from '../../../engine/grammar/call-rules.ts'
 import type { Expr, Rules } from '../../../engine/grammar/rules.ts'
-import { enforced } from './grammar-schemas.ts'
+import { enforced, object } from './grammar-schemas.ts'
 import { seeded } from './grammar-walk.ts'
 import { missing, modelNamed, required, templateNames } from './template-calls.ts'
 
@@ -18,13 +18,6 @@ const forms = ['Qwen3.5-4B', 'llama4-like', 'google-gemma-4-31B-it', 'LFM2.5-8B-
 const textsPerSchema = isFull ? 60 : 10
 
 const text = { type: 'string' }
-const object = (properties: Record<string, unknown>, more: Record<string, unknown> = {}) => ({
-  type: 'object',
-  properties,
-  required: Object.keys(properties),
-  additionalProperties: false,
-  ...more,
-})
 const cases = (...anyOf: unknown[]) => object({ a: { anyOf } })
 const schemas: Record<string, Record<string, unknown>> = {
   ...Object.fromEntries(

@@ -1,7 +1,7 @@
 // Schemas that use every supported keyword.
 import { ApiError } from '../../../contract/errors.ts'
 
-const object = (properties: Record<string, unknown>, more: Record<string, unknown> = {}) => ({
+export const object = (properties: Record<string, unknown>, more: Record<string, unknown> = {}) => ({
   type: 'object',
   properties,
   required: Object.keys(properties),
