@@ -85,7 +85,12 @@ export const ExportCheck = z
     prompts: z.int(),
     tokens: z.int().describe('Tokens of the trainer’s answers, which the exported file’s are compared with.'),
     identical: z.number().describe('Share of the answers that are the same to the end.'),
-    matching_tokens: z.number().describe('Share of the tokens that are the same before the answers differ.'),
+    matching_tokens: z
+      .number()
+      .describe(
+        'Share of the tokens that are the same before the answers differ. What follows a tie does not count: a token ' +
+          'that the trainer finds hardly likelier than another.',
+      ),
     log_probability_difference: z
       .number()
       .describe('How far the logarithms of the tokens’ probabilities are apart, on average, in nats.'),

@@ -1797,7 +1797,8 @@ export interface ExportCheck {
   prompts: number
   /** Tokens of the trainer’s answers, which the exported file’s are compared with. */ tokens: number
   /** Share of the answers that are the same to the end. */ identical: number
-  /** Share of the tokens that are the same before the answers differ. */ matching_tokens: number
+  /** Share of the tokens that are the same before the answers differ. What follows a tie does not count: a token that the trainer finds hardly likelier than another. */
+  matching_tokens: number
   /** How far the logarithms of the tokens’ probabilities are apart, on average, in nats. */
   log_probability_difference: number
 }

@@ -32,7 +32,7 @@ graph = out.with_name(f"{out.name}-graph")
 build(source, graph, precision, 2, lambda done: None)
 finish(source, graph, out, precision, lambda done: None)
 rows = [{"messages": [{"role": "user", "content": question}], "answer_tokens": [0]}]
-print(json.dumps(answers(out, {"version": 1, "rows": rows}, 2, lambda done: None)[0]))
+print(json.dumps(answers(out, {"version": 2, "rows": rows}, 2, lambda done: None)[0]))
 `
 async function exported(
   source: string,

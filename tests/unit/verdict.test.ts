@@ -8,7 +8,7 @@ const row = (
   log_probabilities = answer_tokens.map(() => -0.5),
   prompt_tokens: number[] | null = [1, 2, 3],
 ) => ({ messages: [{ role: 'user', content: 'x' }], prompt_tokens, answer_tokens, answer: 'x', log_probabilities })
-const answers = (...rows: Answers['rows']): Answers => ({ version: 1, rows })
+const answers = (...rows: Answers['rows']): Answers => ({ version: 2, rows })
 const reference = answers(row([10, 11, 12, 2]), row([20, 21, 22, 2]))
 const four = [-0.5, -0.5, -0.5, -0.5]
 const verdict = (exported: Answers, quantization: string | null = 'Q8_0') =>
@@ -62,6 +62,24 @@ test('other prompts, probabilities, answers or missing ends are each reported as
     assert.equal(agrees, pattern === null, `${name}: ${problem}`)
     if (pattern) assert.match(problem!, pattern, name)
   }
+})
+
+test('where the trainer finds two tokens as likely, the other one is no disagreement; elsewhere it is', () => {
+  const diverging = (margin: number, off: number) => {
+    const unsure = [-0.7, -0.7, -0.7, -0.7]
+    const margins = [9, margin, 9, 9]
+    const expected = [row([10, 11, 12, 2], unsure), row([20, 21, 22, 2], unsure)].map((one) => ({ ...one, margins }))
+    const actual = [row([10, 98, 99, 2], unsure.with(3, -0.7 - off)), row([20, 98, 99, 2], unsure)]
+    return compareAnswers(answers(...expected), answers(...actual), 'test', 'F32')
+  }
+  // 2 of the 8 tokens are the same, which is too few.
+  assert.match(diverging(0.03, 0).problem!, /share 25 % of their tokens/)
+  assert.match(diverging(0.03, 0.014).problem!, /share 25 % of their tokens/)
+  const { agrees, matching_tokens, identical } = diverging(0.03, 0.016)
+  assert.deepEqual([agrees, matching_tokens, identical], [true, 1, 0])
+  // One place that is far off makes no tie of any margin: what the bound of the precision explains is the most.
+  assert.equal(diverging(0.039, 0.1).agrees, true)
+  assert.match(diverging(0.041, 0.1).problem!, /share 25 % of their tokens/)
 })
 
 test('fewer bits allow larger differences, and full precision almost none', () => {

@@ -8,7 +8,7 @@ from typing import Any
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import atomic_write
 
-VERSION = 1
+VERSION = 2
 
 
 def read(path: Path) -> dict[str, Any] | None:

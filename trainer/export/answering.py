@@ -17,22 +17,27 @@ MAX_TOKENS = 64
 @torch.inference_mode()
 def greedy(
     model: Model, prompt: list[int] | Sequence, end_tokens: list[int], max_tokens: int = MAX_TOKENS
-) -> list[int]:
-    """The answer's tokens, including the end token. `prompt`: a sequence where the model sees pictures."""
+) -> tuple[list[int], list[float]]:
+    """The answer's tokens, including the end token, and how far each one's logit is above the second highest. `prompt`:
+    a sequence where the model sees pictures.
+    """
     answer: list[int] = []
+    margins: list[float] = []
     inputs, cache = _inputs(model, prompt), None
     while len(answer) < max_tokens:
         output = model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
         cache = output.past_key_values
-        token = int(output.logits[0, -1].argmax())
+        highest, tokens = output.logits[0, -1].float().topk(2)
+        token = int(tokens[0])
         answer.append(token)
+        margins.append(round(float(highest[0] - highest[1]), 5))
         if token in end_tokens:
             break
         positions = inputs.get("position_ids")
         inputs = {"input_ids": torch.tensor([[token]])}
         if positions is not None:
             inputs["position_ids"] = torch.full((*positions.shape[:-1], 1), int(positions.max()) + 1)
-    return answer
+    return answer, margins
 
 
 def _inputs(model: Model, tokens: list[int] | Sequence) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def answers(folder: Path, base: Path | None, reference: dict[str, Any], report: 
     rows: list[dict[str, Any]] = []
     for number, row in enumerate(reference["rows"]):
         prompt = eyes.prompt(row["messages"]) if eyes else prompt_ids(tokenizer, row["messages"])
-        answer = greedy(model, prompt, ends)
+        answer, _ = greedy(model, prompt, ends)
         rows.append(
             {
                 "messages": row["messages"],

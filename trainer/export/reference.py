@@ -73,9 +73,9 @@ def _answer_prompts(spec: Export, model: Model, tokenizer: Tokenizer, report: Re
     for number, messages in enumerate(prompts):
         prompt = eyes.prompt(messages) if eyes else token_ids(messages, tokenizer, open_turn=True)
         read_prompts.append(prompt)
-        answer = greedy(model, prompt, ends)
+        answer, margins = greedy(model, prompt, ends)
         tokens = prompt if isinstance(prompt, list) else prompt.comparable()
-        rows.append({"messages": messages, "prompt_tokens": tokens, "answer_tokens": answer})
+        rows.append({"messages": messages, "prompt_tokens": tokens, "answer_tokens": answer, "margins": margins})
         rows[-1]["answer"] = tokenizer.decode(answer, skip_special_tokens=True)
         report((number + 1) / (len(prompts) + 1))
     previous_attention = base_model.config._attn_implementation

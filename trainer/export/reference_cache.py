@@ -24,8 +24,7 @@ def cached_answers(spec: Export) -> dict[str, Any] | None:
         or [row["messages"] for row in cached["rows"]] != prompts_of(spec)
     ):
         return None
-    # Files older than this setting come from models that parse control tokens.
-    return cached if cached.get("parse_control_tokens", True) == spec.parse_control_tokens else None
+    return cached if cached["parse_control_tokens"] == spec.parse_control_tokens else None
 
 
 def has_importance(spec: Export) -> bool:

@@ -226,7 +226,7 @@ def test_the_reference_is_cached_and_made_again_for_other_prompts(tmp_path, tiny
     expected_answers = reference.reference(spec, silent)
     assert len(expected_answers["rows"]) == 4
     assert all(
-        len(row["log_probabilities"]) == len(row["answer_tokens"]) <= answering.MAX_TOKENS
+        len(row["log_probabilities"]) == len(row["margins"]) == len(row["answer_tokens"]) <= answering.MAX_TOKENS
         for row in expected_answers["rows"]
     )
     assert sorted(path.name for path in (tmp_path / "export").iterdir()) == ["reference.json", "spec.json"]
@@ -237,7 +237,7 @@ def test_the_reference_is_cached_and_made_again_for_other_prompts(tmp_path, tiny
     probe.write_text(json.dumps({"rows": [{"prompt": [{"role": "user", "content": f"Item {i}"}]} for i in range(6)]}))
     other = reference.reference(write_spec(tmp_path / "export", tiny, adapter, probe=str(probe)), silent)
     assert [row["messages"][0]["content"] for row in other["rows"]] == ["Item 0", "Item 1", "Item 2", "Item 3"]
-    Path(spec.reference).write_text('{"version": 1, "rows": [')
+    Path(spec.reference).write_text('{"version": 2, "rows": [')
     assert reference.reference(spec, silent) == expected_answers
 
 

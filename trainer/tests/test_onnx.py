@@ -70,7 +70,7 @@ def reference_of(folder):
                 "log_probabilities": chosen,
             }
         )
-    return {"version": 1, "rows": rows}
+    return {"version": 2, "rows": rows}
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import type { ExportCheck } from '../../../contract/exports.ts'
 
 /** The answers of the trainer, or of an exported file's runtime, to fixed prompts. */
 export const Answers = z.object({
-  version: z.literal(1),
+  version: z.literal(2),
   runtime: z.string().optional(),
   rows: z
     .array(
@@ -20,6 +20,8 @@ export const Answers = z.object({
         prompt_tokens: z.array(z.int()).nullable(),
         /** Greedy tokens, with the end-of-answer token if it was reached; -1 if only the text of a token is known. */
         answer_tokens: z.array(z.int()),
+        /** How far the logit of each token is above the second highest; only of the trainer's answer. */
+        margins: z.array(z.number()).optional(),
         answer: z.string(),
         /** Log-probabilities (natural) of the tokens of the trainer's answer. */
         log_probabilities: z.array(z.number().nullable()),
@@ -35,10 +37,7 @@ export const answerTokens = 64
 interface Bounds {
   /** The most mean absolute log-probability difference, in nats. */
   log_probability_difference: number
-  /**
-   * The least share of tokens before the answers diverge. Low, because rounded weights may decide a near tie otherwise
-   * and make answers diverge early.
-   */
+  /** The least share of tokens before the answers diverge. Low, because rounded weights may make them diverge early. */
   matching_tokens: number
 }
 
@@ -80,26 +79,27 @@ export function compareAnswers(
   const rows = reference.rows.map((expected, index) => ({ expected, actual: exported.rows[index] }))
   const compared = rows.flatMap(({ expected, actual }) => (actual ? [{ expected, actual }] : []))
   const tokens = rows.reduce((sum, { expected }) => sum + expected.answer_tokens.length, 0)
-  const shared = compared.reduce(
-    (sum, { expected, actual }) => sum + commonPrefixLength(expected.answer_tokens, actual.answer_tokens),
-    0,
-  )
   const differences = compared.flatMap(({ expected, actual }) =>
     expected.log_probabilities.map((value, position) =>
       Math.abs(finite(value) - finite(actual.log_probabilities[position])),
     ),
   )
+  const bounds = boundsOf(quantization)
+  const shared = compared.reduce((sum, one) => sum + divergence(one), 0)
+  // Both logits of a tie may be off, in opposite directions. What is larger than the bound is no rounding.
+  const tie = 2 * Math.min(Math.max(0, ...differences), bounds.log_probability_difference)
+  const afterTies = compared.reduce((sum, one) => sum + tokensAfterTie(one, tie), 0)
   const figures = {
     prompts: rows.length,
     tokens,
     identical:
       compared.filter(({ expected, actual }) => same(expected.answer_tokens, actual.answer_tokens)).length /
       rows.length,
-    matching_tokens: shared / Math.max(1, tokens),
+    matching_tokens: tokens > afterTies ? shared / (tokens - afterTies) : 1,
     log_probability_difference:
       differences.reduce((sum, difference) => sum + difference, 0) / Math.max(1, differences.length),
   }
-  const problem = problemOf(compared, rows.length, figures, boundsOf(quantization))
+  const problem = problemOf(compared, rows.length, figures, bounds)
   return { agrees: problem === null, problem, runtime, ...rounded(figures) }
 }
 
@@ -156,6 +156,13 @@ type ComparedRow = ComparedRows[number]
 
 const divergence = ({ expected, actual }: ComparedRow) =>
   commonPrefixLength(expected.answer_tokens, actual.answer_tokens)
+
+/** How many of the trainer's tokens follow a tie that the exported file decided otherwise, and the tie itself. */
+function tokensAfterTie(one: ComparedRow, tie: number): number {
+  const { margins, answer_tokens } = one.expected
+  const position = divergence(one)
+  return margins && margins[position]! <= tie ? answer_tokens.length - position : 0
+}
 
 /**
  * True if the exported file wrote another token although it gives the reference token more than half of the

@@ -86,7 +86,7 @@ export async function verifyGguf({
     }
     const scored = await score(client, target, reference, signal)
     onProgress(1)
-    return { version: 1, rows: reference.rows.map((row, index) => toAnswerRow(row, generated[index]!, scored[index]!)) }
+    return { version: 2, rows: reference.rows.map((row, index) => toAnswerRow(row, generated[index]!, scored[index]!)) }
   } finally {
     await engine.stop()
   }
