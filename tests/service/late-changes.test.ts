@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import net from 'node:net'
 import { test } from 'node:test'
 import { client, colourRows, until } from '../support/client.ts'
-import { appOfTests } from '../support/service.ts'
+import { appOfTests, createAccount } from '../support/service.ts'
 
 const app = appOfTests()
 
@@ -57,7 +57,7 @@ test('a key that is revoked during an upload creates no key and stores no datase
 
 test('an account with an unknown tier gets the strictest limits', async () => {
   const db = await app.openDatabase()
-  const { account_id, user_id } = await app.services.accounts.createAccount('elsewhere')
+  const { account_id, user_id } = await createAccount(app.services, app.db, 'elsewhere')
   const { key } = await app.services.accounts.createKey('k', 'full', user_id)
   await db.updateTable('accounts').set({ tier: 'of-another-file' }).where('id', '=', account_id).execute()
   await db.destroy()

@@ -12,7 +12,7 @@ import { Accounts } from '../../server/features/accounts/service.ts'
 import { createNotifications } from '../../server/platform/cluster/notifications.ts'
 import { up as accounts } from '../../server/platform/db/migrations/0006-accounts.ts'
 import { up as exports } from '../../server/platform/db/migrations/0010-exports.ts'
-import { openDatabase } from '../../server/platform/db/open.ts'
+import { type Db, openDatabase } from '../../server/platform/db/open.ts'
 import { Limits } from '../../server/platform/limits/service.ts'
 import { readPlans } from '../../server/platform/plans.ts'
 import { createChanges } from '../../server/platform/redis/changes.ts'
@@ -80,23 +80,46 @@ test('a tier in use must stay, and the default tier must exist', async () => {
   )
 })
 
+test('the first account and its operator are made together, and once', async () => {
+  const data = path.join(folder, 'together')
+  const db = await openDatabase(data)
+  const [first, second] = [accountsOf(db, data), accountsOf(db, data)]
+  const owners = () =>
+    db
+      .selectFrom('accounts')
+      .innerJoin('users', 'users.account_id', 'accounts.id')
+      .select(['users.role', 'users.operator'])
+      .execute()
+  await sql`create trigger refuse before update on users begin select raise(abort, 'refused'); end`.execute(db)
+  await assert.rejects(first.ensureOwner(), /refused/)
+  assert.deepEqual(await owners(), [])
+  await sql`drop trigger refuse`.execute(db)
+  await Promise.all([first.ensureOwner(), second.ensureOwner()])
+  assert.deepEqual(await owners(), [{ role: 'owner', operator: 1 }])
+  await db.destroy()
+})
+
 async function ensureOwner(data: string, settings: Record<string, string>): Promise<void> {
-  const config = readConfig({ TUNERY_DATA_DIR: data, ...settings })
   const db = await openDatabase(data)
   try {
-    const plans = readPlans(config)
-    const log = pino({ level: 'silent' })
-    await new Accounts({
-      db,
-      changes: createChanges(createNotifications(log)),
-      plans,
-      limits: new Limits({ db, plans, log }),
-      defaultTier: config.default_tier,
-      log,
-    }).ensureOwner()
+    await accountsOf(db, data, settings).ensureOwner()
   } finally {
     await db.destroy()
   }
+}
+
+function accountsOf(db: Db, data: string, settings: Record<string, string> = {}): Accounts {
+  const config = readConfig({ TUNERY_DATA_DIR: data, ...settings })
+  const plans = readPlans(config)
+  const log = pino({ level: 'silent' })
+  return new Accounts({
+    db,
+    changes: createChanges(createNotifications(log)),
+    plans,
+    limits: new Limits({ db, plans, log }),
+    defaultTier: config.default_tier,
+    log,
+  })
 }
 
 test('a migration gives full keys the new scopes, and leaves other keys alone', async () => {

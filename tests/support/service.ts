@@ -6,6 +6,7 @@ import type { ClientTimeouts } from '../../lib/http/client-timeouts.ts'
 import { buildApp } from '../../server/app.ts'
 import { readConfig } from '../../server/config.ts'
 import { type Db, openDatabase, openThreadedDatabase } from '../../server/platform/db/open.ts'
+import { commandLineActor } from '../../server/platform/events/audit.ts'
 import { createLog, createServices, type Services } from '../../server/services.ts'
 import { client } from './client.ts'
 import { withDatabase } from './database.ts'
@@ -105,13 +106,21 @@ export function appOfTests(...options: Parameters<typeof startApp>): TestApp & {
   return app
 }
 
+/** An account with its owner, without a key. */
+export async function createAccount({ accounts }: Services, db: Db, name: string, operator = 0) {
+  const request = { name, owner: { name, email: null } }
+  return await db.transaction().execute(async (trx) => {
+    const { account, owner } = await accounts.operator.insertAccount(trx, commandLineActor, request)
+    await trx.updateTable('users').set({ operator }).where('id', '=', owner.id).execute()
+    return { account_id: account.id, user_id: owner.id }
+  })
+}
+
 /** Two accounts with a key each. The owner of the first operates the service, as the first owner of an installation. */
-async function createTestAccounts({ accounts }: Services, db: Db): Promise<Omit<Joined, 'shared'>> {
-  const owner = await accounts.createAccount('test')
-  await db
-    .transaction()
-    .execute((trx) => trx.updateTable('users').set({ operator: 1 }).where('id', '=', owner.user_id).execute())
-  const other = await accounts.createAccount('other')
+async function createTestAccounts(services: Services, db: Db): Promise<Omit<Joined, 'shared'>> {
+  const { accounts } = services
+  const owner = await createAccount(services, db, 'test', 1)
+  const other = await createAccount(services, db, 'other')
   return {
     owner,
     key: (await accounts.createKey('test', 'full', owner.user_id)).key,

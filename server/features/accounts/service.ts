@@ -66,15 +66,6 @@ export class Accounts {
     this.flush = this.callers.flush
   }
 
-  async createAccount(name: string, ownerName = name): Promise<{ account_id: string; user_id: string }> {
-    const { account, owner } = await this.options.db
-      .transaction()
-      .execute((trx) =>
-        this.operator.insertAccount(trx, commandLineActor, { name, owner: { name: ownerName, email: null } }),
-      )
-    return { account_id: account.id, user_id: owner.id }
-  }
-
   /**
    * Creates the owner's account and user if there is no account yet. Throws a ConfigError if an account has a tier that
    * no longer exists.
@@ -88,9 +79,14 @@ export class Accounts {
     if (!this.options.plans.tier(this.options.defaultTier))
       throw new ConfigError(`TUNERY_DEFAULT_TIER is '${this.options.defaultTier}', but there is no such tier.`)
     if (await store.anyAccount(this.options.db)) return
-    // Who installs the service operates it.
-    const { user_id } = await this.createAccount(firstAccountName, 'Owner')
-    await this.options.db.transaction().execute((trx) => store.updateUser(trx, user_id, { operator: 1 }))
+    const created = { name: firstAccountName, owner: { name: 'Owner', email: null } }
+    await this.options.db.transaction().execute(async (trx) => {
+      // Another server may have been faster.
+      if (await store.anyAccount(trx)) return
+      const { owner } = await this.operator.insertAccount(trx, commandLineActor, created)
+      // Who installs the service operates it.
+      await store.updateUser(trx, owner.id, { operator: 1 })
+    })
   }
 
   /**
