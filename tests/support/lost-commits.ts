@@ -1,4 +1,5 @@
-// A transaction that is committed and then reported as failed: on SQLite its sync fails, on Postgres its answer is lost.
+// A transaction that is committed and then reported as failed: on SQLite its sync fails, on Postgres its answer is
+// lost, as if the connection had ended.
 import { type FileHandle, open } from 'node:fs/promises'
 import path from 'node:path'
 import type { TestContext } from 'node:test'
