@@ -30,8 +30,7 @@ export const answerWarnings = {
   tools_missing: 'The model was trained with tools in every row. This request has none.',
   tools_untrained: 'The model was trained without tools. This request has some.',
   thoughts_off:
-    'The model was trained to think before each answer. This request does not ask for thoughts; send ' +
-    'chat_template_kwargs with "enable_thinking": true.',
+    'The model was trained to think before each answer. This request turns thoughts off; leave that out of it.',
   thoughts_untrained: 'The model was trained on answers without thoughts. This request asks for thoughts.',
   template_missing:
     'The model was trained on conversations. The prompt of a completion is not put into its chat template; send ' +

@@ -41,7 +41,10 @@ export const TrainedWith = z
     thoughts_asked: z
       .boolean()
       .optional()
-      .describe('Whether its chat template asks for thoughts only where a request does (`enable_thinking`).'),
+      .describe(
+        'Whether its chat template asks for thoughts only where a request does (`enable_thinking`). If all answers ' +
+          'had thoughts, a request that says nothing of them asks for them.',
+      ),
     chat_template_sha256: z.string(),
   })
   .describe('What the rows of its last training have in common. A model that is asked otherwise acts untrained.')

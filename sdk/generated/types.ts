@@ -1287,7 +1287,7 @@ export interface TrainedWith {
   /** Whether the rows had tools. */ tools: 'all' | 'none' | 'some'
   /** Whether the answers had thoughts. Null: its chat template has no place for them. */
   thoughts: ('all' | 'none' | 'some') | null
-  /** Whether its chat template asks for thoughts only where a request does (`enable_thinking`). */
+  /** Whether its chat template asks for thoughts only where a request does (`enable_thinking`). If all answers had thoughts, a request that says nothing of them asks for them. */
   thoughts_asked?: boolean
   chat_template_sha256: string
 }

@@ -19,7 +19,7 @@ import { root } from '../../lib/root.ts'
 import { colourRows, until } from '../support/client.ts'
 import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
-import { tiny, tinyModelsDir } from '../support/tiny.ts'
+import { makeTiny, modelsDir, tiny, tinyModelsDir } from '../support/tiny.ts'
 
 let app: TestApp
 let dataset: string
@@ -27,10 +27,23 @@ let zips: string
 let bases: string
 /** The same as tiny, as if the engine could not serve adapters of it. */
 const merging = 'test/merging'
+/** Its template asks for thoughts only on request. */
+const thinking = 'test/thinking'
+const thinkingTemplate = `{% for message in messages %}<|im_start|>{{ message.role }}
+{% if message.role == 'assistant' %}\
+{{ '<think>' + message.reasoning_content if enable_thinking and message.reasoning_content }}</think>{% endif %}\
+{{ message.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{{ '<think>' if enable_thinking else 'Without any thought: </think>' }}{% endif %}`
 let trained: string
 before(async () => {
   bases = mkdtempSync(path.join(os.tmpdir(), 'tunery-bases-'))
   for (const id of [tiny, merging]) cpSync(path.join(tinyModelsDir(), tiny), path.join(bases, id), { recursive: true })
+  const made = modelsDir(thinking, 'trainer/tests/make_tiny.py', thinkingTemplate, (checkpoint) => {
+    makeTiny(checkpoint)
+    writeFileSync(path.join(checkpoint, 'chat_template.jinja'), thinkingTemplate)
+  })
+  cpSync(path.join(made, thinking), path.join(bases, thinking), { recursive: true })
   const description = path.join(bases, merging, 'model.json')
   const described = JSON.parse(readFileSync(description, 'utf8'))
   writeFileSync(description, JSON.stringify({ ...described, id: merging, merges_adapters: true }))
@@ -373,6 +386,44 @@ test('answers to requests that differ from the training say so', async () => {
   const template = path.join(bases, tiny, 'hf/chat_template.jinja')
   writeFileSync(template, `${readFileSync(template, 'utf8')}{# later #}`)
   await until('the other template', async () => (await warnings(say(system))) === 'template_differs')
+})
+
+test('a model that was trained on thoughts is asked for them, unless a request says otherwise', async () => {
+  const rows = colourRows(8)
+    .split('\n')
+    .map((row) => {
+      const [user, answer] = JSON.parse(row).messages
+      return JSON.stringify({ messages: [user, { ...answer, reasoning_content: 'It is a colour.' }] })
+    })
+  const dataset_id = (await app.upload(rows.join('\n'))).body.id
+  const id = await train('lora', { model_id: thinking, dataset_id })
+  const { thoughts, thoughts_asked } = (await model(id)).trained_with
+  assert.deepEqual([thoughts, thoughts_asked], ['all', true])
+  const ask = async (model: string, settings: object) => {
+    const messages = [{ role: 'user', content: 'code of blue?' }]
+    const response = await fetch(`${app.url}/chat/completions`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${app.key}`, 'content-type': 'application/json' },
+      body: JSON.stringify({ model, messages, temperature: 0, max_tokens: 32, ...settings }),
+    })
+    const body = await response.text()
+    assert.equal(response.status, 200, body)
+    const { choices, usage } = JSON.parse(body)
+    const thought = choices[0].message.reasoning_content !== undefined
+    return [thought, usage.prompt_tokens, response.headers.get('x-warnings')]
+  }
+  const [, on] = await ask(thinking, { chat_template_kwargs: { enable_thinking: true } })
+  const [, off] = await ask(thinking, {})
+  assert.notEqual(on, off)
+  for (const settings of [{}, { chat_template_kwargs: { other: 1 } }, { reasoning_effort: 'high' }])
+    assert.deepEqual(await ask(id, settings), [true, on, null], JSON.stringify(settings))
+  for (const settings of [
+    { chat_template_kwargs: { enable_thinking: false } },
+    { chat_template_kwargs: { reasoning: false } },
+    { chat_template_kwargs: { thinking_budget: 0 } },
+    { reasoning_effort: 'none' },
+  ])
+    assert.deepEqual(await ask(id, settings), [false, off, 'thoughts_off'], JSON.stringify(settings))
 })
 
 test('tokenizer, template and end token are recorded in the job and in its result', async () => {

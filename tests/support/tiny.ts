@@ -24,10 +24,11 @@ const program =
  */
 export function tinyModelsDir(config: Record<string, number | string> = {}): string {
   const named = Object.keys(config).length > 0 ? JSON.stringify(config) : ''
-  return modelsDir(tiny, 'trainer/tests/make_tiny.py', named, (checkpoint) =>
-    runPython('-c', program, checkpoint, JSON.stringify(config)),
-  )
+  return modelsDir(tiny, 'trainer/tests/make_tiny.py', named, (checkpoint) => makeTiny(checkpoint, config))
 }
+
+export const makeTiny = (checkpoint: string, config: Record<string, number | string> = {}) =>
+  runPython('-c', program, checkpoint, JSON.stringify(config))
 
 export const runPython = (...args: string[]) =>
   void execFileSync(path.join(root, '.local/python/bin/python'), args, { cwd: root, stdio: 'pipe' })

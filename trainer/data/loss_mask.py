@@ -67,7 +67,9 @@ def _as_read(content: Content, tokenizer: Tokenizer) -> Content:
     return for_template(content, bool(sight) and sight.parts_only)
 
 
-def rendering(messages: list[Message], tokenizer: Tokenizer, open_turn: bool = False) -> Rendering:
+def rendering(
+    messages: list[Message], tokenizer: Tokenizer, open_turn: bool = False, settings: dict[str, Any] | None = None
+) -> Rendering:
     """Renders a whole conversation with its tools, or a prompt, for tokenizing. Raises JobError("dataset_invalid") if
     text cannot be distinguished from control tokens, or the template writes no tools.
     """
@@ -77,6 +79,7 @@ def rendering(messages: list[Message], tokenizer: Tokenizer, open_turn: bool = F
         tokenizer,
         lambda view: [_rendering(view.render(len(messages), open_turn), [], view, len(messages), tokenizer)],
         tools,
+        settings,
     )[0]
 
 
@@ -86,9 +89,11 @@ def _with_tools(messages: list[Message], tokenizer: Tokenizer) -> tuple[list[Mes
     return adapted(messages, tools, tokenizer) if uses_tools(messages, tools) else (messages, tools)
 
 
-def token_ids(messages: list[Message], tokenizer: Tokenizer, open_turn: bool = False) -> list[int]:
+def token_ids(
+    messages: list[Message], tokenizer: Tokenizer, open_turn: bool = False, settings: dict[str, Any] | None = None
+) -> list[int]:
     """The tokens of a conversation without pictures, the same in training, serving and the checks of exports."""
-    ((ids, _, _),) = control_text(tokenizer).encode([rendering(messages, tokenizer, open_turn)])
+    ((ids, _, _),) = control_text(tokenizer).encode([rendering(messages, tokenizer, open_turn, settings)])
     return ids
 
 

@@ -29,17 +29,28 @@ class Common:
     def as_data(self, tokenizer: Tokenizer) -> dict[str, Any]:
         """For the `result` line: TrainedWith of contract/models.ts, without the template."""
         prompts = self.system_prompts
-        settings = {calls: thinking_settings(tokenizer, calls) for said, calls in self.with_thoughts if said}
-        # The trainer leaves out those of a field that the template does not show.
-        thinks = {said and settings[calls] is not None for said, calls in self.with_thoughts}
+        settings = self._settings(tokenizer)
         only = next(iter(prompts)) if len(prompts) == 1 else None
         return {
             "system_prompt": "varies" if len(prompts) != 1 else "none" if only is None else "same",
             "system_prompt_text": only,
             "tools": _share(self.with_tools),
-            "thoughts": None if place_of(tokenizer) is None else _share(thinks),
-            "thoughts_asked": any(settings.values()),
+            "thoughts": None if place_of(tokenizer) is None else _share({each is not None for each in settings}),
+            "thoughts_asked": any(settings),
         }
+
+    def asked_with(self, tokenizer: Tokenizer) -> dict[str, Any]:
+        """The template's variables of a prompt that asks for an answer as the rows did: its defaults, unless all
+        answers have thoughts.
+        """
+        settings = self._settings(tokenizer)
+        return (None not in settings and next(filter(None, settings), None)) or {}
+
+    def _settings(self, tokenizer: Tokenizer) -> list[dict[str, Any] | None]:
+        """The variables with which thoughts before answers, then before calls, are asked for; None for answers without
+        any. The trainer leaves out those of a field that the template does not show.
+        """
+        return [thinking_settings(tokenizer, calls) if said else None for said, calls in sorted(self.with_thoughts)]
 
 
 def _thinks(message: Message) -> bool:

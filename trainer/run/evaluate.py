@@ -78,8 +78,10 @@ def generate_answers(
     max_tokens: int,
     max_length: int,
     device: torch.device,
+    settings: dict[str, Any] | None = None,
 ) -> list[str]:
-    """Greedy answers of the model as it will be served, to all prompts together. Uses no KV cache: answers are short
+    """Greedy answers of the model as it will be served, to all prompts together, rendered with the variables `settings`
+    of the chat template. Uses no KV cache: answers are short
     and few.
 
     Where training computes with less and faster, its model drafts whole answers, and one pass of the served model finds
@@ -87,7 +89,8 @@ def generate_answers(
     """
     was_training = model.training
     model.eval()
-    sequences = [token_ids(messages, tokenizer, open_turn=True)[-max_length + max_tokens :] for messages in prompts]
+    read = [token_ids(messages, tokenizer, open_turn=True, settings=settings) for messages in prompts]
+    sequences = [ids[-max_length + max_tokens :] for ids in read]
     starts = [len(ids) for ids in sequences]
     confirmed = list(starts)
     configured = model.config.get_text_config().eos_token_id

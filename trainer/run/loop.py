@@ -126,7 +126,17 @@ class Loop:
         capturable = not shown and worth_capturing(model, first, self.limits, device)
         self.cuda_graphs = CudaGraphs(model, list(self.parameters.values()), device) if capturable else None
         self.objective.set_batches([self.batch(step) for step in range(self.steps_per_epoch)])
-        self.validation = Validation(spec, model, tokenizer, held_out, folder, self.objective, self.limits, protocol)
+        self.validation = Validation(
+            spec,
+            model,
+            tokenizer,
+            held_out,
+            folder,
+            self.objective,
+            self.limits,
+            protocol,
+            data.common.asked_with(tokenizer),
+        )
         precision = model.get_input_embeddings().weight.dtype
         self.state = State(
             self.parameters,

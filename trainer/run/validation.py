@@ -32,9 +32,11 @@ class Validation:
         objective: Objective,
         limits: Limits,
         protocol: Protocol,
+        settings: dict[str, Any],
     ) -> None:
+        """`settings`: the chat template's variables of the prompts to answer."""
         self.spec, self.model, self.tokenizer, self.rows = spec, model, tokenizer, rows
-        self.objective, self.limits, self.protocol = objective, limits, protocol
+        self.objective, self.limits, self.protocol, self.settings = objective, limits, protocol, settings
         if rows:
             objective.set_batches(in_batches(rows.rows, spec.training.batch_size))
         self.folder = folder / "snapshots"
@@ -168,5 +170,5 @@ class Validation:
             return []
         max_length = self.model.config.get_text_config().max_position_embeddings
         return evaluate.generate_answers(
-            self.model, self.tokenizer, evaluation.prompts, evaluation.answer_tokens, max_length, device
+            self.model, self.tokenizer, evaluation.prompts, evaluation.answer_tokens, max_length, device, self.settings
         )

@@ -1,6 +1,7 @@
 """Thoughts are learned where the chat template has a place for them, and rows with them are named where it has none."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from trainer.data.loss_mask import loses_thoughts
 from trainer.data.rows import parse_row
 from trainer.data.thoughts import BEGUN, place_of
 from trainer.data.trained_with import Common
+from trainer.model.load import load_tokenizer
+from trainer.run.evaluate import generate_answers
 from trainer.runtime.errors import JobError
 from trainer.tests.conftest import Recorder, with_chat_template
 from trainer.tests.test_data import learned
@@ -139,6 +142,28 @@ def test_thoughts_are_learned_after_a_prompt_that_asks_for_them(with_template):
     common.add([USER, THINKING])
     assert common.as_data(base).items() >= {"thoughts": "all", "thoughts_asked": True}.items()
     assert common.as_data(with_template("qwen3")).items() >= {"thoughts": "all", "thoughts_asked": False}.items()
+    assert common.asked_with(base)["thinking"] is True
+    assert common.asked_with(with_template("qwen3")) == {}
+    # Of rows with and without thoughts neither is asked for.
+    common.add([USER, plain])
+    assert common.asked_with(base) == {}
+
+
+def test_samples_ask_for_thoughts_as_the_rows_did(job, loop_of, tiny, tmp_path):
+    base = shutil.copytree(tiny, tmp_path / "base")
+    # An untrained model repeats the last letter.
+    (base / "chat_template.jinja").write_text(OFF.replace("else '</think>'", "else '</think>plain'"))
+    rows = [[USER, THINKING], [{**USER, "content": "Again?"}, THINKING]]
+    evaluation = {"prompts": [[USER]], "answer_tokens": 8}
+    spec = job(rows=rows, base={"path": str(base)}, evaluation=evaluation, training={"epochs": 1})
+    loop = loop_of(spec)
+    loop.run()
+    tokenizer, sample = load_tokenizer(loop.spec), loop.protocol.of("sample")[-1]["answer"]
+
+    def answer(**settings):
+        return generate_answers(loop.model, tokenizer, [[USER]], 8, 2048, loop.device, settings)[0]
+
+    assert sample == answer(thinking=True) != answer()
 
 
 def test_thoughts_are_lost_where_a_template_has_no_place_for_them(with_template):

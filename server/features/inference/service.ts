@@ -27,7 +27,7 @@ import { createIsolation, type Isolation } from './isolation.ts'
 import { type Meter, type MeteredUsage, startMeter } from './meter.ts'
 import { observeRequest, type RequestObserver } from './observe.ts'
 import { createResolver, type ModelAliases, type Resolved, type Resolver } from './resolve.ts'
-import { answerWarnings } from './warnings.ts'
+import { answerWarnings, askedAsTrained } from './warnings.ts'
 
 /** An inference operation and its path below the base URL. */
 export interface Operation {
@@ -207,6 +207,7 @@ export class Inference {
     const upstream = pools.hasUpstream(target.base.id)
     let { body, text } = request
     if (kind === 'chat') {
+      body = askedAsTrained(trained, body)
       const sees = upstream ? undefined : projectorOf(target) !== null
       const isTheirs = upstream && (!pictureFetcher.enabled || pools.fetchesPictures(target.base.id))
       const addresses = isTheirs ? 'passed' : pictureFetcher.enabled ? 'fetched' : 'refused'
