@@ -22,7 +22,9 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from bench.support import shapes
 from bench.training.rows import mixed_rows, pairs, write
 from bench.training.run import peer_python
 from trainer.tests.make_tiny import TOKENIZER, TOKENIZER_FILES
@@ -33,27 +35,43 @@ LENGTH = 1024
 
 @dataclass(frozen=True)
 class Shape:
-    family: str
-    width: int
-    mlp_width: int
-    layers: int
-    heads: int
-    key_heads: int
-    vocabulary: int
-    tied: bool
-    # Packed rows of a step, and pairs of preferences: all trainers are in the GPU's memory at once.
+    """A model, how many packed rows and pairs of preferences a step has (all trainers are in the GPU's memory at once),
+    and TRL's modes that may be its best.
+    """
+
+    kind: str
+    fields: dict[str, Any]
     batch: int
     pairs: int
-    # TRL's modes that may be its best.
-    trl_modes: tuple[str, ...]
-    unsloth: bool = True
+    trl_modes: tuple[str, ...] = ("flash", "flash-liger")
+    unsloth: bool = False
+
+
+def llama(width: int, mlp_width: int, layers: int, heads: int, key_heads: int, vocabulary: int, **fields: Any) -> dict:
+    """The configuration of a layer like Llama's."""
+    return {
+        "hidden_size": width,
+        "intermediate_size": mlp_width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": key_heads,
+        "vocab_size": vocabulary,
+        **fields,
+    }
 
 
 SHAPES = {
-    "smollm2-135m": Shape("Llama", 576, 1536, 30, 9, 3, 49152, True, 16, 32, ("flash",)),
-    "qwen2.5-1.5b": Shape("Qwen2", 1536, 8960, 28, 12, 2, 151936, True, 4, 16, ("flash", "flash-liger")),
+    "smollm2-135m": Shape("LlamaForCausalLM", llama(576, 1536, 30, 9, 3, 49152), 16, 32, ("flash",), unsloth=True),
+    "qwen2.5-1.5b": Shape("Qwen2ForCausalLM", llama(1536, 8960, 28, 12, 2, 151936), 4, 16, unsloth=True),
     # Three of them have no room.
-    "qwen2.5-7b": Shape("Qwen2", 3584, 18944, 28, 28, 4, 152064, False, 2, 4, ("flash-liger",), unsloth=False),
+    "qwen2.5-7b": Shape(
+        "Qwen2ForCausalLM", llama(3584, 18944, 28, 28, 4, 152064, tie_word_embeddings=False), 2, 4, ("flash-liger",)
+    ),
+    "qwen3-0.6b": Shape(*shapes.SHAPES["qwen3-0.6b"], 8, 16),
+    "gemma3-1b": Shape(*shapes.SHAPES["gemma3-1b"], 4, 8),
+    # FlashAttention between documents keeps those of a delta rule no further apart than `packing` does.
+    "qwen3.5-0.8b": Shape(*shapes.SHAPES["qwen3.5-0.8b"], 4, 8, ("half", "flash")),
+    "mixture-8x": Shape(*shapes.SHAPES["mixture-8x"], 8, 16, ("flash",)),
 }
 LOADS = "smollm2-135m,qwen2.5-1.5b,qwen2.5-7b,smollm2-135m:dpo"
 # Seconds for what a trainer does in a turn.
@@ -69,22 +87,13 @@ def base_of(name: str, folder: Path) -> None:
     import transformers
 
     shape = SHAPES[name]
-    config = getattr(transformers, f"{shape.family}Config")(
-        hidden_size=shape.width,
-        intermediate_size=shape.mlp_width,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.key_heads,
-        vocab_size=shape.vocabulary,
-        tie_word_embeddings=shape.tied,
-        max_position_embeddings=8192,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=2,
-    )
+    ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
+    fields = {"tie_word_embeddings": True, "max_position_embeddings": 8192, **shape.fields, **ends}
+    model_class = getattr(transformers, shape.kind)
+    config = model_class.config_class(**fields)
     torch.manual_seed(0)
     with torch.device("cuda"):
-        model = getattr(transformers, f"{shape.family}ForCausalLM")._from_config(config, dtype=torch.bfloat16)
+        model = model_class._from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(folder)
 
 

@@ -8,10 +8,11 @@ import { fileHash, local, pins, root, step } from './state.mjs'
 
 export const python = local('python/bin/python')
 const requirements = ['trainer/requirements.txt', 'trainer/constraints.txt']
+const forCuda = 'trainer/requirements-cuda.txt'
 
 export async function pythonEnvironment(options) {
   const gpu = gpuKind() === 'cuda'
-  const key = [requirements.map(fileHash), gpu]
+  const key = [requirements.map(fileHash), gpu && fileHash(forCuda)]
   return step(
     'python',
     `a Python environment with torch${gpu ? ' for CUDA' : ''}, transformers and peft ` +
@@ -28,7 +29,7 @@ export async function pythonEnvironment(options) {
         hint: "Install Python's venv module (Debian and Ubuntu: `apt-get install python3-venv`).",
       })
       if (!gpu) await installTorchForCpu('2.13.0', python, ['-c', requirements[1]])
-      await pip(['-r', ...requirements.slice(0, 1), '-c', requirements[1]])
+      await pip(['-r', requirements[0], ...(gpu ? ['-r', forCuda] : []), '-c', requirements[1]])
     },
   )
 }

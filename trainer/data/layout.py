@@ -52,6 +52,17 @@ class Layout:
     documents: torch.Tensor | None = None
     mutual: torch.Tensor | None = None
 
+    @property
+    def tokens(self) -> int:
+        """The number of tokens in the pack."""
+        return sum(rows * length for rows, length in self.blocks) if self.position is None else len(self.position)
+
+    @cached_property
+    def long_ends(self) -> torch.Tensor:
+        """`ends` as int64, always the same tensor: kernels remember what they computed for one."""
+        assert self.ends is not None
+        return self.ends.long()
+
     @cached_property
     def previous(self) -> torch.Tensor:
         """The token before each in its document, or -1: int64 [tokens]. Only where there are `documents`."""

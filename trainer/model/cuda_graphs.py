@@ -125,16 +125,15 @@ class CapturedPass:
 
 def worth_capturing(model: Model, batches: list[list[Sequence]], limits: Limits, device: torch.device) -> bool:
     """Whether to use CUDA graphs: on a GPU, with `fast_layers`, if rows share no long prefix."""
-    if not supports_varlen(device) or not hasattr(model, "body_and_head"):
+    layers = getattr(model, "fast_layers", [])
+    if not supports_varlen(device) or not layers or not hasattr(model, "body_and_head"):
         return False
     body, head = model.body_and_head
     # Gemma 3 has one for each type of layer.
     kind = getattr(body.rotary_emb, "rope_type", None)
-    if (
-        not isinstance(kind, str)
-        or kind not in STATIC_ROPES
-        or not fits_varlen(head.dtype, body.layers[0].self_attn.head_dim)
-    ):
+    # A scale of queries depends on the longest row, which is read on the CPU too.
+    static = isinstance(kind, str) and kind in STATIC_ROPES and not any(layer.query_growth for layer in layers)
+    if not static or not all(fits_varlen(head.dtype, layer.head_size) for layer in layers):
         return False
     groups = [group for batch in batches for group in split(batch, limits)]
     saved = sum(shared_prefix(group) * (len(group) - 1) for group in groups)

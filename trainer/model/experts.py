@@ -8,6 +8,7 @@ all experts, rounded to the base's precision; the one here computes for each exp
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ import torch
 from peft.tuners.lora.layer import LoraLayer, ParamWrapper
 from peft.utils import transformers_weight_conversion as conversion
 from safetensors.torch import load_file, save_file
-from torch.nn.functional import linear
+from torch.nn.functional import grouped_mm, linear, pad
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming, rename_source_key
 
@@ -24,6 +25,8 @@ from trainer.model.skeleton import Skeleton
 
 # The weight [outputs, inputs] of an expert, by the name of its layer and the expert's number.
 Weights = Callable[[str, int], torch.Tensor]
+# Numbers of bfloat16 in 16 bytes: grouped products want rows of such a multiple.
+ALIGNED = 8
 
 
 def stacked(module: torch.nn.Module) -> list[str]:
@@ -154,6 +157,8 @@ class Experts:
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
     ) -> torch.Tensor:
         """The mixture's output [tokens, width]."""
+        if hidden_states.device.type == "cuda" and hidden_states.dtype == torch.bfloat16:
+            return self.compute_grouped(hidden_states, top_k_index, top_k_weights)
         return self.compute(hidden_states, top_k_index, top_k_weights, self.weight)
 
     def weight(self, name: str, expert: int) -> torch.Tensor:
@@ -170,10 +175,13 @@ class Experts:
         x [tokens, width]; `index`, each token's experts, and `weights`, their shares: [tokens, experts per token].
         """
         module, chosen = self.module, index.shape[-1]
-        first = "gate_up_proj" if module.has_gate else "up_proj"
-        factors = {name: factors_by_expert(wrapper) for name, wrapper in self.adapters.items()}
+        # Unbound: the gradient of one expert's part alone would be as large as that of all.
+        factors = {
+            name: (downs.unbind(), ups.unbind(), scale)
+            for name, (downs, ups, scale) in ((name, factors_by_expert(each)) for name, each in self.adapters.items())
+        }
 
-        def layer(name: str, expert: int, states: torch.Tensor) -> torch.Tensor:
+        def layer(name: str, states: torch.Tensor, expert: int) -> torch.Tensor:
             weight = read(name, expert)
             result = linear(states.to(weight.dtype), weight)
             if name in factors:
@@ -187,21 +195,59 @@ class Experts:
         results = []
         for expert, states in enumerate(x[order // chosen].split(counts)):
             if len(states) > 0:
-                hidden = layer(first, expert, states)
-                hidden = module._apply_gate(hidden) if module.has_gate else module.act_fn(hidden)
-                hidden = layer("down_proj", expert, hidden)
-                results.append(module.post_expert_norm(hidden) if module.has_post_expert_norm else hidden)
-        outputs = torch.cat(results).float() * weights.reshape(-1)[order, None]
-        # The order of the tokens again; sums in it are the same each time.
-        return outputs[order.argsort()].view(len(x), chosen, -1).sum(1).to(x.dtype)
+                results.append(self._mlp(states, partial(layer, expert=expert)))
+        return _in_order(torch.cat(results), x, order, weights)
+
+    def compute_grouped(self, x: torch.Tensor, index: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """As `forward`, with one product for the tokens of all experts: a GPU that gets one for each waits for the CPU
+        to launch them.
+        """
+        module, chosen = self.module, index.shape[-1]
+        experts, order = index.reshape(-1).sort(stable=True)
+        ends = torch.searchsorted(experts, torch.arange(module.num_experts, device=x.device), right=True).int()
+        factors = {name: factors_by_expert(wrapper) for name, wrapper in self.adapters.items()}
+
+        def layer(name: str, states: torch.Tensor) -> torch.Tensor:
+            weight = getattr(module, name)
+            states = states.to(weight.dtype)
+            result = grouped_mm(states, weight if module.is_transposed else weight.mT, offs=ends)
+            if name in factors:
+                downs, ups, scale = factors[name]
+                low = grouped_mm(states, _aligned(downs, 1).to(weight.dtype).mT, offs=ends)
+                added = grouped_mm(low, _aligned(ups, 2).to(weight.dtype).mT, offs=ends)
+                # In float32: a bfloat16 sum would swallow what a small adapter adds.
+                result = result.float() + added.float() * scale
+            return result + getattr(module, f"{name}_bias")[experts] if module.has_bias else result
+
+        return _in_order(self._mlp(x[order // chosen], layer), x, order, weights)
+
+    def _mlp(self, states: torch.Tensor, layer: Callable[[str, torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """What experts make of their tokens; `layer` computes the linear layer of a name."""
+        module = self.module
+        hidden = layer("gate_up_proj" if module.has_gate else "up_proj", states)
+        hidden = module._apply_gate(hidden) if module.has_gate else module.act_fn(hidden)
+        hidden = layer("down_proj", hidden)
+        return module.post_expert_norm(hidden) if module.has_post_expert_norm else hidden
 
 
-def factors_by_expert(wrapper: ParamWrapper) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...], float]:
-    """A [rank, inputs] and B [outputs, rank] of each expert, and their scale."""
+def _in_order(outputs: torch.Tensor, x: torch.Tensor, order: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The sums [tokens, width] of weighted outputs in `order`; they are the same each time."""
+    weighted = outputs.float() * weights.reshape(-1)[order, None]
+    return weighted[order.argsort()].view(len(x), weights.shape[-1], -1).sum(1).to(x.dtype)
+
+
+def _aligned(factors: torch.Tensor, dimension: int) -> torch.Tensor:
+    """Factors whose rank, in that dimension, is filled up with zeros to a multiple of what products want."""
+    missing = -factors.shape[dimension] % ALIGNED
+    return pad(factors, (0, 0) * (2 - dimension) + (0, missing)) if missing else factors
+
+
+def factors_by_expert(wrapper: ParamWrapper) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """A [experts, rank, inputs] and B [experts, outputs, rank], and their scale."""
     down, up = factors_of(wrapper)
     experts = wrapper.num_experts
-    downs = down.view(experts, -1, down.shape[-1]).unbind()
-    ups = up.view(len(up), -1, experts).permute(2, 0, 1).contiguous().unbind()
+    downs = down.view(experts, -1, down.shape[-1])
+    ups = up.view(len(up), -1, experts).permute(2, 0, 1).contiguous()
     return downs, ups, wrapper.scaling["default"]
 
 

@@ -342,8 +342,6 @@ class FastLayer:
         growth = rope.get("llama_4_scaling_beta"), rope.get("original_max_position_embeddings")
         self.query_growth: tuple[float, int] | None = cast(Any, growth) if all(growth) else None
         self.kernels = kernels_for(self.qkv.device, self.dtype)
-        if self.kernels and self.has_more and not hasattr(self.kernels, "norm"):
-            self.kernels = None
         if self.kernels:
             scaling = self.head_size**-0.5 if rule.scaling is None else rule.scaling
             shape = self.heads, self.key_heads, self.head_size, scaling, rule.window
@@ -364,13 +362,6 @@ class FastLayer:
             HeadNorm(0, first, Norm(q.weight[None], q.epsilon)),
             HeadNorm(first, last, Norm(k.weight[None], k.epsilon)),
         ]
-
-    @property
-    def has_more(self) -> bool:
-        """Whether it has parts that Llama's layers do not have."""
-        llama = self.input_norm and self.mlp_norm and self.rotation == Rotation(self.head_size)
-        more = self.head_norms or self.mixed_norm or self.added_norm or self.gelu or self.query_growth
-        return bool(not llama or more or self.multiplier != 1)
 
     def forward(
         self,
@@ -471,6 +462,8 @@ def install(model: Model) -> bool:
         return False
     for layer, replacement in zip(layers, fast, strict=True):
         replace_forward(layer, replacement.forward)
+    # Not modules: torch registers none of them.
+    model.fast_layers = fast
     refresh = copies_of([group for layer in fast for group in layer.groups])
     # The residual stream starts in float32 (and so do the rotary embeddings); the head needs the base's precision
     # again.

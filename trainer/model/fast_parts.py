@@ -1,5 +1,5 @@
 """Norms, gated norms, gated MLPs and the head of models whose layers `fast_layers` does not know, on the trainer's
-kernels for a CPU. A module is replaced if it computes the same, whatever its class is called.
+kernels. A module is replaced if it computes the same, whatever its class is called.
 """
 
 import inspect
@@ -10,9 +10,9 @@ import torch
 from torch.nn.functional import gelu, silu
 
 from trainer.data.layout import layout_of
-from trainer.model import kernels
 from trainer.model.fast_layers import Norm, norm_of
 from trainer.model.fast_lora import LinearGroup, is_plain, own
+from trainer.model.fused_layers import kernels_for, kernels_of
 from trainer.model.model import Decoder, Model, base_of, decoder_of, linear_of, replace_forward
 
 # The largest relative difference of a module's results: those of bfloat16.
@@ -28,7 +28,7 @@ class _Normed(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, norm: Norm) -> torch.Tensor:
         rows = x.reshape(-1, x.shape[-1])
         rows = rows if rows.stride(1) == 1 else rows.contiguous()
-        normed, inverse = kernels.norm(rows, norm.weight[None], norm.epsilon)
+        normed, inverse = kernels_of(rows).norm(rows, norm.weight[None], norm.epsilon)
         ctx.save_for_backward(rows, inverse)
         ctx.norm = norm
         return normed.view(x.shape)
@@ -38,7 +38,7 @@ class _Normed(torch.autograd.Function):
         rows, inverse = ctx.saved_tensors
         # In place, so of a copy.
         x_gradient = torch.clone(gradient, memory_format=torch.contiguous_format)
-        kernels.norm_backward(x_gradient.view(rows.shape), rows, ctx.norm.weight[None], inverse)
+        kernels_of(rows).norm_backward(x_gradient.view(rows.shape), rows, ctx.norm.weight[None], inverse)
         return x_gradient, None
 
 
@@ -63,7 +63,7 @@ class _GatedNormed(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, gate: torch.Tensor, norm: GatedNorm) -> torch.Tensor:
         rows = [part.reshape(-1, part.shape[-1]) for part in (x, gate)]
         rows = [part if part.stride(1) == 1 else part.contiguous() for part in rows]
-        out, inverse = kernels.gated_norm(*rows, norm.weight, norm.epsilon, norm.gate_first)
+        out, inverse = kernels_of(x).gated_norm(*rows, norm.weight, norm.epsilon, norm.gate_first)
         ctx.save_for_backward(*rows, inverse)
         ctx.norm, ctx.shapes = norm, (x.shape, gate.shape)
         return out.view(x.shape)
@@ -72,7 +72,7 @@ class _GatedNormed(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         x, gate, inverse = ctx.saved_tensors
         above = gradient.contiguous().view(x.shape)
-        found = kernels.gated_norm_backward(above, x, gate, ctx.norm.weight, inverse, ctx.norm.gate_first)
+        found = kernels_of(x).gated_norm_backward(above, x, gate, ctx.norm.weight, inverse, ctx.norm.gate_first)
         x_gradient, gate_gradient = (part.view(shape) for part, shape in zip(found, ctx.shapes, strict=True))
         return x_gradient, gate_gradient, None
 
@@ -121,7 +121,7 @@ class _GatedMlp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, mlp: GatedMlp, *_parameters: torch.Tensor) -> torch.Tensor:
         gate_up, gate_up_saved = mlp.gate_up.forward(x.reshape(-1, x.shape[-1]))
-        product = kernels.gated(gate_up, mlp.down.inputs, **mlp.activation)
+        product = kernels_of(x).gated(gate_up, mlp.down.inputs, **mlp.activation)
         out, down_saved = mlp.down.forward(product)
         ctx.save_for_backward(gate_up, *gate_up_saved, *down_saved)
         ctx.mlp, ctx.shape, ctx.count = mlp, x.shape, len(gate_up_saved)
@@ -134,7 +134,7 @@ class _GatedMlp(torch.autograd.Function):
         above[:, : mlp.down.width] = gradient.reshape(-1, mlp.down.width)
         down_gradients = mlp.down.backward(above, saved[ctx.count :])
         joint = mlp.gate_up.gradient(len(gate_up))
-        kernels.gated_backward(mlp.down.input_gradient(above), gate_up, joint, **mlp.activation)
+        kernels_of(joint).gated_backward(mlp.down.input_gradient(above), gate_up, joint, **mlp.activation)
         gate_up_gradients = mlp.gate_up.backward(joint, saved[: ctx.count])
         x_gradient = mlp.gate_up.input_gradient(joint).view(ctx.shape) if ctx.needs_input_grad[0] else None
         return x_gradient, None, *gate_up_gradients, *down_gradients
@@ -178,12 +178,12 @@ def _is_near(found: torch.Tensor, expected: torch.Tensor) -> bool:
 
 
 def install(model: Model) -> set[torch.nn.Module]:
-    """Replaces the parts of a model with frozen weights, in bfloat16 on a CPU. Returns the linear layers whose forward
-    passes are no longer called.
+    """Replaces the parts of a model with frozen weights, where there are kernels. Returns the linear layers whose
+    forward passes are no longer called.
     """
     base = base_of(model)
     weight = base.get_input_embeddings().weight
-    if not kernels.available(weight.device, weight.dtype):
+    if not kernels_for(weight.device, weight.dtype):
         return set()
     done: set[torch.nn.Module] = set()
     decoder = cast(torch.nn.Module, decoder_of(base))
@@ -234,7 +234,12 @@ def _replace_head(model: Model, base: Model) -> None:
         return
     decoder, weight = cast(Decoder, decoder_of(base)), head.weight
     tokens = torch.arange(ROWS, device=weight.device)[None]
-    inputs = {"input_ids": tokens + 1, "position_ids": tokens, "layout": layout_of([0], [ROWS]), "use_cache": False}
+    inputs = {
+        "input_ids": tokens + 1,
+        "position_ids": tokens,
+        "layout": layout_of([0], [ROWS], weight.device),
+        "use_cache": False,
+    }
     with torch.no_grad():
         hidden = decoder(**inputs).last_hidden_state
         logits, products = base(**inputs).logits.float(), (hidden @ weight.T).float()

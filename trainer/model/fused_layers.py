@@ -19,6 +19,13 @@ def kernels_for(device: torch.device, dtype: torch.dtype) -> ModuleType | None:
     return next((each for each in (kernels, gpu_kernels) if each.available(device, dtype)), None)
 
 
+def kernels_of(tensor: torch.Tensor) -> ModuleType:
+    """Those for a tensor, where callers know that there are some."""
+    kernels = kernels_for(tensor.device, tensor.dtype)
+    assert kernels is not None, "parts are replaced only where there are kernels"
+    return kernels
+
+
 def _entered(
     kernels: ModuleType, norm: "Norm | None", x: torch.Tensor, added: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:

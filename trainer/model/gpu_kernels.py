@@ -61,35 +61,136 @@ else:
             tl.store(rounded + row * rounded_stride + columns, result.to(tl.bfloat16), mask)
 
     @triton.jit
-    def _rotate(x, stride, cos, sin, angle_stride, sign, HALF: tl.constexpr, BLOCK: tl.constexpr):
+    def _active(gate, GELU: tl.constexpr):
+        # The gate's activation and its derivative. gelu in its tanh form: tanh(u) = 2 sigmoid(2 u) - 1.
+        if GELU:
+            sigmoid = tl.sigmoid(1.5957691216 * (gate + 0.044715 * gate * gate * gate))
+            slope = gate * (1 - sigmoid) * 1.5957691216 * (1 + 0.134145 * gate * gate)
+        else:
+            sigmoid = tl.sigmoid(gate)
+            slope = gate * (1 - sigmoid)
+        return gate * sigmoid, sigmoid * (1 + slope)
+
+    @triton.jit
+    def _norm(x, stride, weight, epsilon, out, out_stride, inverse, size, BLOCK: tl.constexpr):
+        row, head, columns = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, BLOCK)
+        mask = columns < size
+        values = tl.load(x + row * stride + head * size + columns, mask, 0.0).to(tl.float32)
+        root = tl.rsqrt(tl.sum(values * values) / size + epsilon)
+        scaled = values * root * tl.load(weight + head * size + columns, mask, 0.0)
+        tl.store(out + row * out_stride + head * size + columns, scaled.to(tl.bfloat16), mask)
+        tl.store(inverse + row * tl.num_programs(1) + head, root)
+
+    @triton.jit
+    def _norm_backward(gradient, gradient_stride, x, stride, weight, inverse, size, BLOCK: tl.constexpr):
+        row, head, columns = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, BLOCK)
+        mask = columns < size
+        at = gradient + row * gradient_stride + head * size + columns
+        root = tl.load(inverse + row * tl.num_programs(1) + head)
+        scaled = tl.load(at, mask, 0.0).to(tl.float32) * tl.load(weight + head * size + columns, mask, 0.0)
+        direction = tl.load(x + row * stride + head * size + columns, mask, 0.0).to(tl.float32) * root
+        along = tl.sum(scaled * direction) / size
+        tl.store(at, ((scaled - direction * along) * root).to(tl.bfloat16), mask)
+
+    @triton.jit
+    def _gated_norm(
+        x, stride, gate, gate_stride, weight, epsilon, out, inverse, size, FIRST: tl.constexpr, BLOCK: tl.constexpr
+    ):
+        row, group, columns = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, BLOCK)
+        mask, groups = columns < size, tl.num_programs(1)
+        values = tl.load(x + row * stride + group * size + columns, mask, 0.0).to(tl.float32)
+        gates = tl.load(gate + row * gate_stride + group * size + columns, mask, 0.0).to(tl.float32)
+        active = gates * tl.sigmoid(gates)
+        if FIRST:
+            values *= active
+        root = tl.rsqrt(tl.sum(values * values) / size + epsilon)
+        scaled = values * root * tl.load(weight + group * size + columns, mask, 0.0)
+        if not FIRST:
+            scaled *= active
+        tl.store(out + (row * groups + group) * size + columns, scaled.to(tl.bfloat16), mask)
+        tl.store(inverse + row * groups + group, root)
+
+    @triton.jit
+    def _gated_norm_backward(
+        gradient,
+        x,
+        stride,
+        gate,
+        gate_stride,
+        weight,
+        inverse,
+        x_gradient,
+        gate_gradient,
+        size,
+        FIRST: tl.constexpr,
+        BLOCK: tl.constexpr,
+    ):
+        row, group, columns = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, BLOCK)
+        mask, groups = columns < size, tl.num_programs(1)
+        at = (row * groups + group) * size + columns
+        above = tl.load(gradient + at, mask, 0.0).to(tl.float32)
+        values = tl.load(x + row * stride + group * size + columns, mask, 0.0).to(tl.float32)
+        gates = tl.load(gate + row * gate_stride + group * size + columns, mask, 0.0).to(tl.float32)
+        weights = tl.load(weight + group * size + columns, mask, 0.0)
+        root = tl.load(inverse + row * groups + group)
+        active, slope = _active(gates, False)
+        scaled = above * weights
+        direction = values * root
+        if FIRST:
+            direction *= active
+        else:
+            gate_part = scaled * direction * slope
+            scaled *= active
+        along = tl.sum(scaled * direction) / size
+        result = (scaled - direction * along) * root
+        if FIRST:
+            gate_part = result * values * slope
+            result *= active
+        tl.store(x_gradient + at, result.to(tl.bfloat16), mask)
+        tl.store(gate_gradient + at, gate_part.to(tl.bfloat16), mask)
+
+    @triton.jit
+    def _rotate(
+        x,
+        stride,
+        cos,
+        sin,
+        angle_stride,
+        sign,
+        size,
+        HALF: tl.constexpr,
+        STEP: tl.constexpr,
+        BETWEEN: tl.constexpr,
+        BLOCK: tl.constexpr,
+    ):
         row, columns = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
         mask = columns < HALF
-        at = x + row * stride + tl.program_id(1) * 2 * HALF + columns
-        one, two = tl.load(at, mask, 0.0).to(tl.float32), tl.load(at + HALF, mask, 0.0).to(tl.float32)
+        at = x + row * stride + tl.program_id(1) * size + columns * STEP
+        one, two = tl.load(at, mask, 0.0).to(tl.float32), tl.load(at + BETWEEN, mask, 0.0).to(tl.float32)
         cosine = tl.load(cos + row * angle_stride + columns, mask, 0.0)
         sine = tl.load(sin + row * angle_stride + columns, mask, 0.0) * sign
         tl.store(at, (one * cosine - two * sine).to(tl.bfloat16), mask)
-        tl.store(at + HALF, (two * cosine + one * sine).to(tl.bfloat16), mask)
+        tl.store(at + BETWEEN, (two * cosine + one * sine).to(tl.bfloat16), mask)
 
     @triton.jit
-    def _gated(gate_up, stride, product, width, BLOCK: tl.constexpr):
+    def _gated(gate_up, stride, product, width, GELU: tl.constexpr, BLOCK: tl.constexpr):
         row, columns = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         mask = columns < width
         gate = tl.load(gate_up + row * stride + columns, mask, 0.0).to(tl.float32)
         up = tl.load(gate_up + row * stride + width + columns, mask, 0.0).to(tl.float32)
-        tl.store(product + row * width + columns, (gate * tl.sigmoid(gate) * up).to(tl.bfloat16), mask)
+        active, _ = _active(gate, GELU)
+        tl.store(product + row * width + columns, (active * up).to(tl.bfloat16), mask)
 
     @triton.jit
-    def _gated_backward(gradient, gate_up, stride, out, out_stride, width, BLOCK: tl.constexpr):
+    def _gated_backward(gradient, gate_up, stride, out, out_stride, width, GELU: tl.constexpr, BLOCK: tl.constexpr):
         row, columns = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         mask = columns < width
         gate = tl.load(gate_up + row * stride + columns, mask, 0.0).to(tl.float32)
         up = tl.load(gate_up + row * stride + width + columns, mask, 0.0).to(tl.float32)
         product = tl.load(gradient + row * width + columns, mask, 0.0).to(tl.float32)
-        sigmoid = tl.sigmoid(gate)
-        gate_gradient = product * up * sigmoid * (1 + gate * (1 - sigmoid))
-        tl.store(out + row * out_stride + columns, gate_gradient.to(tl.bfloat16), mask)
-        tl.store(out + row * out_stride + width + columns, (product * gate * sigmoid).to(tl.bfloat16), mask)
+        active, slope = _active(gate, GELU)
+        tl.store(out + row * out_stride + columns, (product * up * slope).to(tl.bfloat16), mask)
+        tl.store(out + row * out_stride + width + columns, (product * active).to(tl.bfloat16), mask)
 
     @triton.jit
     def _cross_entropy(logits, targets, losses, vocabulary, GRADIENT: tl.constexpr, BLOCK: tl.constexpr):
@@ -178,31 +279,110 @@ def round_into(values: torch.Tensor, out: torch.Tensor) -> None:
     out[:, : values.shape[1]] = values
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, heads: int, undo: bool = False) -> None:
+def rotate(
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    heads: int,
+    undo: bool = False,
+    size: int | None = None,
+    neighbours: bool = False,
+) -> None:
     """Rotary embeddings of the first `heads` heads of x [tokens, ...], in place. cos and sin: float32 rows [tokens,
-    size / 2].
+    rotated size / 2]; the heads' `size` is that of what is rotated unless it is given. Numbers of two halves are turned
+    together, or `neighbours`.
     """
     tokens, half = cos.shape
     _rotate[(tokens, heads)](
-        *(x, x.stride(0), cos, sin, cos.stride(0), -1.0 if undo else 1.0),
+        *(x, x.stride(0), cos, sin, cos.stride(0), -1.0 if undo else 1.0, size or 2 * half),
         HALF=half,
+        STEP=2 if neighbours else 1,
+        BETWEEN=1 if neighbours else half,
         BLOCK=triton.next_power_of_2(half),
         num_warps=1,
     )
 
 
-def gated(gate_up: torch.Tensor, width: int) -> torch.Tensor:
-    """silu(gate) * up [tokens, width], of rows that begin with the gate and end with up."""
+def norm(
+    x: torch.Tensor, weight: torch.Tensor, epsilon: float, out: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """RMS norms of the heads of x, bfloat16 [tokens, at least heads x size], into `out` or a new tensor, and the
+    inverse root mean squares, float32 [tokens, heads]. weight: float32 [heads, size].
+    """
+    tokens, (heads, size) = len(x), weight.shape
+    out = x.new_empty(tokens, heads * size) if out is None else out
+    inverse, block = weight.new_empty(tokens, heads), triton.next_power_of_2(size)
+    _norm[(tokens, heads)](
+        *(x, x.stride(0), weight, epsilon, out, out.stride(0), inverse, size), BLOCK=block, num_warps=_warps(block)
+    )
+    return out, inverse
+
+
+def norm_backward(gradient: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, inverse: torch.Tensor) -> None:
+    """Makes the gradient of the results of `norm`, bfloat16 [tokens, at least heads x size], that of x."""
+    heads, size = weight.shape
+    block = triton.next_power_of_2(size)
+    _norm_backward[(len(x), heads)](
+        *(gradient, gradient.stride(0), x, x.stride(0), weight, inverse, size), BLOCK=block, num_warps=_warps(block)
+    )
+
+
+def gated_norm(
+    x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, epsilon: float, gate_first: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """norm(x) silu(gate), or norm(x silu(gate)) with `gate_first`: RMS norms of the groups of x, bfloat16 [rows, groups
+    x size], and the inverse root mean squares, float32 [rows, groups]. weight: float32 [groups, size].
+    """
+    rows, (groups, size) = len(x), weight.shape
+    out, inverse = x.new_empty(x.shape), weight.new_empty(rows, groups)
+    block = triton.next_power_of_2(size)
+    _gated_norm[(rows, groups)](
+        *(x, x.stride(0), gate, gate.stride(0), weight, epsilon, out, inverse, size),
+        FIRST=gate_first,
+        BLOCK=block,
+        num_warps=_warps(block),
+    )
+    return out, inverse
+
+
+def gated_norm_backward(
+    gradient: torch.Tensor,
+    x: torch.Tensor,
+    gate: torch.Tensor,
+    weight: torch.Tensor,
+    inverse: torch.Tensor,
+    gate_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of x and gate from that of the results of `gated_norm`, [rows, groups x size] contiguous."""
+    x_gradient, gate_gradient = torch.empty_like(gradient), torch.empty_like(gradient)
+    groups, size = weight.shape
+    block = triton.next_power_of_2(size)
+    _gated_norm_backward[(len(x), groups)](
+        *(gradient, x, x.stride(0), gate, gate.stride(0), weight, inverse, x_gradient, gate_gradient, size),
+        FIRST=gate_first,
+        BLOCK=block,
+        num_warps=_warps(block),
+    )
+    return x_gradient, gate_gradient
+
+
+def gated(gate_up: torch.Tensor, width: int, gelu: bool = False) -> torch.Tensor:
+    """silu(gate) * up [tokens, width], or gelu(gate) * up, of rows that begin with the gate and end with up."""
     product = gate_up.new_empty(len(gate_up), width)
-    _gated[(len(gate_up), triton.cdiv(width, GATED))](gate_up, gate_up.stride(0), product, width, BLOCK=GATED)
+    _gated[(len(gate_up), triton.cdiv(width, GATED))](
+        gate_up, gate_up.stride(0), product, width, GELU=gelu, BLOCK=GATED
+    )
     return product
 
 
-def gated_backward(gradient: torch.Tensor, gate_up: torch.Tensor, gate_up_gradient: torch.Tensor) -> None:
+def gated_backward(
+    gradient: torch.Tensor, gate_up: torch.Tensor, gate_up_gradient: torch.Tensor, gelu: bool = False
+) -> None:
     """Writes the gradients of gate and up from that of their product [tokens, width]."""
     tokens, width = gradient.shape
     _gated_backward[(tokens, triton.cdiv(width, GATED))](
         *(gradient.contiguous(), gate_up, gate_up.stride(0), gate_up_gradient, gate_up_gradient.stride(0), width),
+        GELU=gelu,
         BLOCK=GATED,
     )
 

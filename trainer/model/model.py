@@ -9,6 +9,7 @@ import torch
 from peft.tuners.lora.layer import LoraLayer
 
 if TYPE_CHECKING:
+    from trainer.model.fast_layers import FastLayer
     from trainer.model.served import Served
 
 
@@ -26,10 +27,10 @@ class Model(Protocol):
     """The part of transformers' PreTrainedModel, and of PEFT's PeftModel on one, that the trainer uses.
 
     Added by the trainer: `served` (load.py), how it computes as it will be served; `features` (the loop), the vectors
-    of pictures, None for text alone; `body_and_head` (fast_layers.py), the decoder and the head's frozen weights
-    [vocabulary, width] where `HeadLoss` may compute the loss; `head_scale` (fast_parts.py), what that multiplies logits
-    with; `keeps_apart` (position_mixers.py), whether documents may share a pass, and the `apart_problem` that keeps
-    them from it.
+    of pictures, None for text alone; `fast_layers` (fast_layers.py), what takes the place of all decoder layers;
+    `body_and_head` (there too), the decoder and the head's frozen weights [vocabulary, width] where `HeadLoss` may
+    compute the loss; `head_scale` (fast_parts.py), what that multiplies logits with; `keeps_apart`
+    (position_mixers.py), whether documents may share a pass, and the `apart_problem` that keeps them from it.
     """
 
     # transformers' configuration, whose fields differ by family.
@@ -45,6 +46,7 @@ class Model(Protocol):
     peft_config: dict[str, Any]
     served: "Served | None"
     features: PictureVectors | None
+    fast_layers: "list[FastLayer]"
     body_and_head: "tuple[Decoder, torch.Tensor]"
     head_scale: float
     keeps_apart: bool

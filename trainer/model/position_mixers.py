@@ -12,11 +12,10 @@ from typing import Any, cast
 import torch
 
 from trainer.data.layout import Layout, layout_of
-from trainer.model import kernels
 from trainer.model.attention import Gather, Scatter
 from trainer.model.attention_rows import scatter
 from trainer.model.model import Model, decoder_of
-from trainer.model.scans import Pass, with_kernels
+from trainer.model.scans import Pass, available, with_kernels
 
 # Documents of the check: their lengths are no other dimension of a model, nor is their sum.
 LENGTHS = (19, 22)
@@ -38,8 +37,7 @@ class Apart:
         layout = self.current.layout
         if layout is None or (layout.shared == 0 and len(layout.blocks) == 1 and layout.blocks[0][0] == 1):
             return compute(*args, **kwargs)
-        tokens = sum(documents * length for documents, length in layout.blocks)
-        tokens = tokens if layout.position is None else len(layout.position)
+        tokens = layout.tokens
         values = {**dict(enumerate(args)), **kwargs}
         rows = {key: _rows_of(value, layout) for key, value in values.items() if _is_of_tokens(value, tokens)}
         results, start = [], 0
@@ -113,10 +111,10 @@ def _announce_layouts(base: Model, current: Pass) -> None:
 
 def _compute_with_kernels(base: Model, mixers: list[torch.nn.Module], check: "Check", current: Pass) -> None:
     """Gives mixers the kernels that keep documents apart, where these leave nothing that mixes."""
-    if not kernels.scans_available(check.device):
+    if not available(check.device):
         return
     before = {type(mixer) for mixer in mixers}
-    own = {each: replaced for each in before if (replaced := with_kernels(each, current))}
+    own = {each: replaced for each in before if (replaced := with_kernels(each, current, check.device))}
     _change_classes(base, own)
     mixing = {type(mixer) for mixer in check.mixers()}
     _change_classes(base, {replaced: each for each, replaced in own.items() if replaced in mixing})

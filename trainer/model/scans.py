@@ -1,5 +1,5 @@
-"""Short convolutions, gated delta rules and Mamba2 of packed documents by the trainer's kernels for a CPU, in place of
-the functions that a mixer of transformers calls.
+"""Short convolutions, gated delta rules and Mamba2 of packed documents by the trainer's kernels for a CPU, or those of
+`gpu_scans`, in place of the functions that a mixer of transformers calls.
 
 Those functions have the interfaces of three packages that every family shares: causal-conv1d, flash-linear-attention
 and mamba-ssm. A function is replaced if it computes the same results and gradients as a kernel, whatever its name is.
@@ -14,12 +14,18 @@ import torch
 from torch.nn.functional import softplus
 
 from trainer.data.layout import Layout, layout_of
-from trainer.model import kernels
+from trainer.model import gpu_scans, kernels
 
-# The comparison: tokens of a random document, and the largest relative difference of a result or gradient.
-TOKENS, TOLERANCE = 37, 1e-3
+# The comparison: tokens of a random document, and the largest relative difference of a result or gradient. A GPU
+# multiplies float32 in 19 bits.
+TOKENS, TOLERANCE = 37, {"cpu": 1e-3, "cuda": 0.02}
 INFINITE = (0.0, float("inf"))
 Function = Callable[..., Any]
+
+
+def available(device: torch.device) -> bool:
+    """Whether `with_kernels` has kernels for this device."""
+    return kernels.scans_available(device) or gpu_scans.available(device)
 
 
 class Pass:
@@ -88,7 +94,8 @@ def _convolve(
         return None
     if weight.shape[-1] > kernels.WIDEST:
         return None
-    return _Convolution.apply(hidden_states[0].T, weight, bias, activation is not None, layout).T[None]
+    compute = _Convolution.apply if layout.ends is None else gpu_scans.convolve
+    return compute(hidden_states[0].T, weight, bias, activation is not None, layout).T[None]
 
 
 def _delta_rule(
@@ -105,9 +112,12 @@ def _delta_rule(
 ) -> tuple[torch.Tensor, None] | None:
     if not _fits(layout, value, 1) or initial_state is not None or output_final_state or g.shape != beta.shape:
         return None
-    scan = kernels.Scan(query.shape[-1] ** -0.5, delta=True, normalized=use_qk_l2norm_in_kernel)
-    parts = (query.to(value.dtype), key.to(value.dtype), value, g.float(), beta.float())
-    return _Scan.apply(scan, layout, *(part[0] for part in parts), None)[None], None
+    scale, parts = query.shape[-1] ** -0.5, (query.to(value.dtype), key.to(value.dtype), value, g.float(), beta.float())
+    parts = [part[0] for part in parts]
+    if layout.ends is not None:
+        return gpu_scans.delta_rule(parts, scale, use_qk_l2norm_in_kernel, layout)[None], None
+    scan = kernels.Scan(scale, delta=True, normalized=use_qk_l2norm_in_kernel)
+    return _Scan.apply(scan, layout, *parts, None)[None], None
 
 
 def _mamba2(
@@ -132,26 +142,29 @@ def _mamba2(
     dt = dt if dt_bias is None else dt + dt_bias.to(dt.dtype)
     dt = softplus(dt) if dt_softplus else dt
     share = torch.clamp(dt, *dt_limit)[0].float()
-    parts = (part[0].to(hidden_states.dtype) for part in (C, B, hidden_states))
-    return _Scan.apply(kernels.Scan(), layout, *parts, A.float() * share, share, None if D is None else D.float())[None]
+    c, b, x = (part[0].to(hidden_states.dtype) for part in (C, B, hidden_states))
+    inputs = c, b, x, A.float() * share, share, None if D is None else D.float()
+    if layout.ends is not None:
+        return gpu_scans.mamba2(*inputs, layout)[None]
+    return _Scan.apply(kernels.Scan(), layout, *inputs)[None]
 
 
 def _fits(layout: Layout, tensor: torch.Tensor, token_dimension: int) -> bool:
     """Whether a tensor has the tokens of a pack, in a precision that the kernels have."""
     return (
-        layout.documents is not None
+        (layout.documents is not None or layout.ends is not None)
         and tensor.dtype in (torch.float32, torch.bfloat16)
         and tensor.shape[0] == 1
-        and tensor.shape[token_dimension] == len(layout.previous)
+        and tensor.shape[token_dimension] == layout.tokens
     )
 
 
-def _samples() -> list[tuple[Function, dict[str, Any]]]:
+def _samples(device: torch.device) -> list[tuple[Function, dict[str, Any]]]:
     """Each kernel, and arguments that any function of its interface takes, with everything that may be left out."""
     generator = torch.Generator().manual_seed(3)
 
     def some(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator)
+        return torch.randn(*shape, generator=generator).to(device)
 
     convolved = {
         "hidden_states": some(1, 20, TOKENS),
@@ -181,10 +194,10 @@ def _samples() -> list[tuple[Function, dict[str, Any]]]:
     return [(_convolve, convolved), (_delta_rule, delta), (_mamba2, states)]
 
 
-def _same(function: Function, kernel: Function, sample: dict[str, Any]) -> bool:
+def _same(function: Function, kernel: Function, sample: dict[str, Any], device: torch.device) -> bool:
     """Whether a function computes what a kernel does, and its gradients."""
     found = []
-    for compute in (function, lambda **named: kernel(layout_of([0], [TOKENS]), **named)):
+    for compute in (function, lambda **named: kernel(layout_of([0], [TOKENS], device), **named)):
         named = {
             name: value.clone().requires_grad_() if isinstance(value, torch.Tensor) else value
             for name, value in sample.items()
@@ -195,20 +208,20 @@ def _same(function: Function, kernel: Function, sample: dict[str, Any]) -> bool:
                 result = result[0] if isinstance(result, tuple) else result
                 leaves = [value for value in named.values() if isinstance(value, torch.Tensor)]
                 # Weights that differ, so that no two results are exchanged.
-                above = torch.linspace(-1, 1, result.numel()).view(result.shape)
+                above = torch.linspace(-1, 1, result.numel(), device=device).view(result.shape)
                 found.append([result.detach(), *torch.autograd.grad((result * above).sum(), leaves)])
         except (TypeError, AttributeError, RuntimeError, ValueError):
             # A function with another interface.
             return False
     return all(
-        one.shape == other.shape and float((one - other).norm()) <= TOLERANCE * float(other.norm())
+        one.shape == other.shape and float((one - other).norm()) <= TOLERANCE[device.type] * float(other.norm())
         for one, other in zip(*found, strict=True)
     )
 
 
-def with_kernels(mixer: type[torch.nn.Module], current: Pass) -> type[torch.nn.Module] | None:
-    """A class that computes what a mixer does, with kernels in place of the functions that it calls; None if it calls
-    none of theirs. Outside of a pass it computes as before.
+def with_kernels(mixer: type[torch.nn.Module], current: Pass, device: torch.device) -> type[torch.nn.Module] | None:
+    """A class that computes what a mixer does on a device, with kernels in place of the functions that it calls; None
+    if it calls none of theirs. Outside of a pass it computes as before.
     """
     forward = inspect.unwrap(mixer.forward)
     if not isinstance(forward, FunctionType):
@@ -217,7 +230,8 @@ def with_kernels(mixer: type[torch.nn.Module], current: Pass) -> type[torch.nn.M
     for name in forward.__code__.co_names:
         function = forward.__globals__.get(name)
         if isinstance(function, FunctionType):
-            kernel = next((kernel for kernel, sample in _samples() if _same(function, kernel, sample)), None)
+            pairs = _samples(device)
+            kernel = next((kernel for kernel, sample in pairs if _same(function, kernel, sample, device)), None)
             if kernel:
                 replaced[name] = _replacement(function, kernel, current)
     if not replaced:

@@ -86,7 +86,11 @@ def logits(model):
     return model(input_ids=IDS, use_cache=False).logits
 
 
-def test_experts_compute_what_peft_computes_with_its_gradients(folder):
+@pytest.mark.parametrize("way", ["compute", "compute_grouped"])
+def test_experts_compute_what_peft_computes_with_its_gradients(folder, monkeypatch, way):
+    if way == "compute_grouped":
+        monkeypatch.setattr(experts.Experts, "forward", experts.Experts.compute_grouped)
+
     def computed(replaced):
         model = adapted(folder)
         assert not replaced or experts.install(model) > 0

@@ -1,5 +1,7 @@
 """Short convolutions and scans of packed documents: those of transformers, document by document."""
 
+import inspect
+
 import pytest
 import torch
 from transformers.models.granitemoehybrid import modeling_granitemoehybrid as mamba
@@ -7,10 +9,14 @@ from transformers.models.qwen3_5 import modeling_qwen3_5 as delta
 
 from trainer.data.layout import layout_of
 from trainer.model import kernels, scans
+from trainer.tests import conftest
 
+DEVICE = torch.device(conftest.DEVICE, 0) if conftest.DEVICE == "cuda" else torch.device("cpu")
 pytestmark = pytest.mark.skipif(
-    not kernels.scans_available(torch.device("cpu")), reason="no kernels for this CPU, or no compiler"
+    not scans.available(DEVICE), reason="no kernels for this device, or neither a compiler nor fla-core"
 )
+# A GPU multiplies float32 in 19 bits.
+PRECISION = {torch.float32: 1e-4 if DEVICE.type == "cpu" else 0.01, torch.bfloat16: 0.01}
 # Prefixes and the documents behind them: none, one for all, one for each pair; of more and of less than a chunk.
 PACKS = [([0], [70, 1, 200, 33]), ([90], [5, 130, 64]), ([7, 66], [64, 3, 20, 65])]
 
@@ -40,26 +46,28 @@ def alone(function, packs, named, dimension):
 def compare(function, kernel, pack, named, dimension, dtype):
     def leaves(exact):
         return {
-            name: value.detach().clone().to(torch.float32 if exact else value.dtype).requires_grad_()
+            name: value.detach().to(*(["cpu", torch.float32] if exact else [DEVICE]), copy=True).requires_grad_()
             if isinstance(value, torch.Tensor)
             else value
             for name, value in named.items()
         }
 
     exact, found = leaves(True), leaves(False)
-    expected, result = alone(function, pack, exact, dimension), kernel(layout_of(*pack), **found)
+    # transformers calls other packages where they are installed.
+    expected = alone(inspect.unwrap(function), pack, exact, dimension)
+    result = kernel(layout_of(*pack, DEVICE), **found)
     result = result[0] if isinstance(result, tuple) else result
     above = torch.randn_like(expected).to(dtype)
     expected.backward(above.float())
-    result.backward(above)
-    share = 1e-4 if dtype == torch.float32 else 0.01
+    result.backward(above.to(DEVICE))
+    share, result = PRECISION[dtype], result.detach().cpu()
     assert float((result.float() - expected).norm()) < share * float(expected.norm())
     gradients = {name: value.grad for name, value in exact.items() if isinstance(value, torch.Tensor)}
     largest = max(float(gradient.norm()) for gradient in gradients.values())
     for name, gradient in gradients.items():
         # Those of decays are differences: the smallest have no more than the rounding of the largest.
         size = max(float(gradient.norm()), 0.01 * largest)
-        assert float((found[name].grad.float() - gradient).norm()) < share * size, name
+        assert float((found[name].grad.cpu().float() - gradient).norm()) < share * size, name
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +124,7 @@ def test_short_convolutions(pack, channels, width, bias, activation, dtype):
     compare(delta.causal_conv1d_fn, scans._convolve, pack, named, 2, dtype)
 
 
+@pytest.mark.skipif(DEVICE.type != "cpu", reason="threads of a CPU")
 def test_results_are_the_same_with_any_number_of_threads():
     layout, found, threads = layout_of([9], [200, 31, 77]), [], torch.get_num_threads()
     inputs = [torch.randn(317, 4, 32), torch.randn(317, 4, 32), torch.randn(317, 48, 32)]
