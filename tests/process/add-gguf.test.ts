@@ -130,10 +130,14 @@ test('a checkpoint whose files are none is refused in a sentence', async () => {
     writeFileSync(path.join(checkpoint, 'config.json'), config)
     await refused(checkpoint, reason)
   }
-  // The tensors are read before the configuration's architecture.
-  writeFileSync(path.join(checkpoint, 'config.json'), '{"architectures": [{}]}')
   writeFileSync(path.join(checkpoint, 'model.safetensors'), '')
-  await refused(checkpoint, /could not be added: .* failed \(.*\)\. Compare its files with those/)
+  for (const [config, reason] of [
+    ['{"architectures": [{}]}', /could not be added: architectures in config\.json must be a list/],
+    ['{"architectures": ["A"], "model_type": "llama"}', /added: .* failed \(.*\)\. Compare its files with those/],
+  ] as const) {
+    writeFileSync(path.join(checkpoint, 'config.json'), config)
+    await refused(checkpoint, reason)
+  }
 })
 
 test('an interrupted command says so and leaves nothing, nor a program that writes on', async () => {

@@ -23,10 +23,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trainer.runtime.errors import described, doing, without_paths
+from trainer.runtime.bounded import bounded
+from trainer.runtime.errors import COMPARE, described, doing, without_paths
 from trainer.runtime.files import atomic_write, sha256_of
 
 PROJECTOR = "mmproj.gguf"
+RENDERING = "Its chat template cannot be used, as rendering a short conversation"
 
 # Tokenizers whose tokens, as transformers restores them from a GGUF, have been checked against the engine's, by
 # `tokenizer_of`. Transformers falls back to GPT-2's pre-tokenizer, which keeps "12" whole where a family was trained on
@@ -115,18 +117,25 @@ def convert(out: Path, converters: Path, outtype: str = "auto") -> None:
     Raises RuntimeError with a reason for the user.
     """
     from trainer.model.dequantize import dequantize, is_mxfp4, is_quantized
+    from trainer.model.plausible import require_config, require_weights
 
     hf = out / "hf"
+    text = kind_of(out) != "embedding"
+    if text:
+        require_config(hf, read_config(hf))
+    context_length(read_config(hf))
     complete_ends(hf)
-    if is_mxfp4(hf):
-        # The engine serves these as they are, in a quarter of the memory.
+    served_as_is = is_mxfp4(hf)
+    if served_as_is:
+        # In a quarter of the memory.
         convert_to_gguf(out, converters, outtype)
-        dequantize(hf)
-        return
     if is_quantized(hf):
         with doing("Making its quantized weights whole"):
             dequantize(hf)
-    convert_to_gguf(out, converters, outtype)
+    if text:
+        require_weights(hf)
+    if not served_as_is:
+        convert_to_gguf(out, converters, outtype)
 
 
 def complete_ends(hf: Path) -> None:
@@ -142,8 +151,9 @@ def complete_ends(hf: Path) -> None:
     except Exception:
         # The converter says what is wrong with it.
         return
-    if tokenizer.chat_template:
-        write_generation_config(hf, hf, read_config(hf), tokenizer)
+    if template_problem(tokenizer) is None:
+        with bounded(RENDERING):
+            write_generation_config(hf, hf, read_config(hf), tokenizer)
 
 
 def convert_to_gguf(out: Path, converters: Path, outtype: str = "auto") -> None:
@@ -179,15 +189,24 @@ def convert_to_gguf(out: Path, converters: Path, outtype: str = "auto") -> None:
 
 def _conversion_problem(architecture: str, problem: Exception) -> str:
     """Why a checkpoint cannot be converted and what to do."""
+    from trainer.model.plausible import OWN_PROGRAM
+
     text = str(problem)
     if "pre-tokenizer was not recognized" in text:
         return (
             f"The tokenizer of this checkpoint ({architecture}) splits text in a way that the engine does not know. "
             "Take the tokenizer files of the model that it was made from."
         )
+    if text.endswith("failed: 1"):
+        return (
+            f"The engine's library does not know the architecture {architecture}. It can be served by an upstream that "
+            "does."
+        )
+    if "contains custom code" in text:
+        return OWN_PROGRAM
     if isinstance(problem, FileNotFoundError) or "Missing" in text:
         return f"The checkpoint ({architecture}) misses a file: {without_paths(text)}. Add it to the folder."
-    return f"The engine cannot read this checkpoint ({architecture}): {described(problem)}"
+    return f"The engine cannot read this checkpoint ({architecture}): {described(problem)}. {COMPARE}"
 
 
 def extract_folder(archive: zipfile.ZipFile, member: str, folder: Path) -> None:
@@ -208,6 +227,28 @@ def kind_of(out: Path) -> str:
     return "embedding" if (out / "hf/1_Pooling/config.json").exists() else "text"
 
 
+def template_problem(tokenizer: Any) -> str | None:
+    """Why no conversation can be rendered for a checkpoint with this tokenizer, as a part of a sentence; None if it
+    can. Raises RuntimeError with a reason for the user if rendering does not end.
+    """
+    from jinja2 import TemplateSyntaxError
+
+    take = "take chat_template.jinja of the model that it was made from, and add it again"
+    if not tokenizer.chat_template:
+        return f"it has no chat template: {take}"
+    with bounded(RENDERING):
+        try:
+            tokenizer.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False)
+        except TemplateSyntaxError as problem:
+            return f"its chat template cannot be read ({described(problem)}): {take}"
+        except MemoryError:
+            raise
+        except Exception:
+            # It may refuse this conversation alone.
+            return None
+    return None
+
+
 def context_length(config: dict[str, Any]) -> int:
     """Context length of the language model, in tokens. Vision-language models describe it in a part of their
     configuration. Some leave out what is the default of their family.
@@ -217,8 +258,11 @@ def context_length(config: dict[str, Any]) -> int:
         for part in (text, config):
             if "max_position_embeddings" in part:
                 length = part["max_position_embeddings"]
-                if type(length) is not int or length < 1:
-                    raise RuntimeError(f"max_position_embeddings in config.json must be above 0, and is {length}.")
+                if type(length) is not int or not 0 < length < 1 << 32:
+                    raise RuntimeError(
+                        "max_position_embeddings in config.json must be a whole number above 0 that fits 32 bits, and "
+                        f"is {json.dumps(length)}."
+                    )
                 return length
         from transformers import CONFIG_MAPPING
 
@@ -243,10 +287,17 @@ def describe(model_id: str, out: Path, source: str, converters: Path | None = No
                 parameters += count
     kind, layers = kind_of(out), {}
     if converters and kind != "embedding":
+        from transformers import AutoTokenizer
+
         from trainer.model.targets import targets_of
 
         with doing("Finding the layers that can be trained"):
             layers = {**targets_of(out / "hf", converters), "sizes": sizes_of(out / "hf")}
+        with doing("Reading its tokenizer"):
+            tokenizer = AutoTokenizer.from_pretrained(out / "hf", local_files_only=True, trust_remote_code=False)
+        if untrainable := template_problem(tokenizer):
+            print(f"It can be served, but not trained: {untrainable}.", file=sys.stderr, flush=True)
+            layers["untrainable"] = untrainable
     return {
         "id": model_id,
         "kind": kind,

@@ -29,6 +29,16 @@ FOUR_BITS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.
 EXPONENT_BIAS = 127
 SHARD_BYTES = 5_000_000_000
 CONFIG = "quantization_config"
+# What writes the forms above, as `quant_method` calls it.
+READABLE = ("fp8", "fbgemm_fp8", "compressed-tensors", "modelopt", "mxfp4")
+
+
+def cannot_be_read(form: object) -> str:
+    """The sentence for a checkpoint in a form that is none of those."""
+    return (
+        f"Its weights are quantized ({form}); FP8 and gpt-oss's MXFP4 can be read. Take the model that it was made "
+        "from."
+    )
 
 
 def is_quantized(folder: Path) -> bool:
@@ -83,10 +93,8 @@ def planned_tensors(entries: dict[str, Entry], quantization: dict[str, Any]) -> 
             continue
         if name not in scales:
             if entry.dtype not in FLOATING and len(entry.shape) > 1:
-                method = quantization.get("quant_method", "unknown")
                 raise RuntimeError(
-                    f"Its weights are quantized ({method}: {name} is {entry.dtype}); FP8 and gpt-oss's MXFP4 can be "
-                    "read. Take the model that it was made from."
+                    cannot_be_read(f"{quantization.get('quant_method', 'unknown')}: {name} is {entry.dtype}")
                 )
             planned[name] = PlannedTensor(entry.dtype, entry.shape, _as_it_is(entry))
         elif name.endswith(BLOCKS):

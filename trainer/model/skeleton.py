@@ -32,7 +32,13 @@ class Skeleton:
         stored = {name: torch.empty(shape, device="meta") for name, shape in self.shapes.items()}
         options: dict[str, Any] = {"config": empty.config, "state_dict": stored, "device_map": {"": "meta"}}
         # Loading tells transformers which of its conversions the names of the files need.
-        self.loaded: Any = type(empty).from_pretrained(None, **options)
+        loaded: Any = type(empty).from_pretrained(
+            None, ignore_mismatched_sizes=True, output_loading_info=True, **options
+        )
+        self.loaded: Any = loaded[0]
+        # The names of weights that no file has, and of those that have another shape there: stored and needed.
+        self.missing: set[str] = set(loaded[1]["missing_keys"])
+        self.mismatched: list[tuple[str, torch.Size, torch.Size]] = sorted(loaded[1]["mismatched_keys"])
 
     @property
     def model(self) -> Model:

@@ -1,6 +1,7 @@
 """Errors that end a run and that its owner can act on."""
 
 import re
+import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,7 +91,11 @@ def described(problem: BaseException) -> str:
     if isinstance(problem, OSError) and problem.strerror and problem.filename:
         return f"{Path(str(problem.filename)).name}: {problem.strerror}"
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
-    return f"{kind}: {without_paths(lines[0])[:300]}" if lines else kind
+    if isinstance(problem, AssertionError) and not lines and problem.__traceback__:
+        lines = [f"{traceback.extract_tb(problem.__traceback__)[-1].line} does not hold"]
+    # A heading says nothing without what follows.
+    said = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
+    return f"{kind}: {without_paths(said)[:300]}".rstrip(". ") if said else kind
 
 
 COMPARE = (
@@ -118,7 +123,7 @@ def _of_machine(problem: BaseException) -> JobError | None:
         known = explain(cause) if isinstance(cause, Exception) else None
         if known and known.code in ("storage_full", "out_of_memory"):
             return known
-        cause = cause.__cause__ or cause.__context__
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     return None
 
 

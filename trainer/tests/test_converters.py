@@ -208,5 +208,5 @@ def test_a_kind_of_layer_has_both_names():
 
 @pytest.mark.parametrize("length", [0, -5, 512.5, "2048", True, None, float("nan")])
 def test_a_context_that_is_no_count_of_tokens_is_refused(length):
-    with pytest.raises(RuntimeError, match=r"^max_position_embeddings .* must be above 0, and is"):
+    with pytest.raises(RuntimeError, match=r"^max_position_embeddings .* must be a whole number above 0 .*, and is"):
         context_length({"max_position_embeddings": length})
