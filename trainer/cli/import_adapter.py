@@ -108,7 +108,7 @@ def import_reading(
             "adapter_invalid", f"The adapter's beginning depends on random numbers. {foreign_adapter.CONVERT}"
         )
     tuned = probe.log_probabilities(reading.model, examples, device)
-    pairs = reading.pairs(spec.linear_modules)
+    pairs = reading.pairs(spec.linear_modules, spec.experts)
     if pairs is None:
         whole = replace(spec, method="full")
         model = foreign_adapter.merge(reading)

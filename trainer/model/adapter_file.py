@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from trainer.model.experts import expert_modules, stacked
+from trainer.model.experts import below_adapters, by_expert, expert_modules, stacked
 from trainer.model.model import Model
 
 PREFIX = "base_model.model."
@@ -45,7 +45,7 @@ def read_pairs(folder: Path, base: Model) -> tuple[dict[str, Any], dict[str, Pai
         if name.endswith(".lora_A.weight"):
             module = module.removesuffix(".lora_A.weight")
             other = tensors[name.replace(".lora_A.", ".lora_B.")]
-            owner = re.sub(r"(\.base_layer)+$", "", module)
+            owner = below_adapters(module)
             if owner in experts:
                 weight = _wrapped(module, experts[owner], config)
                 scale = scale_of(config, f"{owner}.{weight}")
@@ -63,7 +63,7 @@ def read_pairs(folder: Path, base: Model) -> tuple[dict[str, Any], dict[str, Pai
 def _wrapped(module: str, experts: torch.nn.Module, config: dict[str, Any]) -> str:
     """Which of the experts' weights an adapter is of: PEFT wraps one after the other, the first innermost."""
     targets = config.get("target_parameters") or ()
-    owner = re.sub(r"(\.base_layer)+$", "", module)
+    owner = below_adapters(module)
     weights = [
         name
         for name, _ in experts.named_parameters(recurse=False)
@@ -75,7 +75,7 @@ def _wrapped(module: str, experts: torch.nn.Module, config: dict[str, Any]) -> s
 def _stack(a: torch.Tensor, b: torch.Tensor, experts: torch.nn.Module) -> Pair:
     """The pair of a stacked weight in the weight's own form, from PEFT's factors of all experts."""
     count = len(getattr(experts, stacked(experts)[0]))
-    downs, ups = a.reshape(count, -1, a.shape[-1]), b.reshape(len(b), -1, count).permute(2, 0, 1)
+    downs, ups = by_expert(a, b, count)
     # PEFT asks the same: some families keep an expert as [inputs, outputs].
     return Pair(ups.mT, downs.mT) if getattr(experts, "is_transposed", False) else Pair(downs, ups)
 

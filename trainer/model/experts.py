@@ -6,6 +6,7 @@ all experts, rounded to the base's precision; the one here computes for each exp
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -244,11 +245,38 @@ def _aligned(factors: torch.Tensor, dimension: int) -> torch.Tensor:
 
 def factors_by_expert(wrapper: ParamWrapper) -> tuple[torch.Tensor, torch.Tensor, float]:
     """A [experts, rank, inputs] and B [experts, outputs, rank], and their scale."""
-    down, up = factors_of(wrapper)
-    experts = wrapper.num_experts
-    downs = down.view(experts, -1, down.shape[-1])
-    ups = up.view(len(up), -1, experts).permute(2, 0, 1).contiguous()
-    return downs, ups, wrapper.scaling["default"]
+    downs, ups = by_expert(*factors_of(wrapper), wrapper.num_experts)
+    return downs, ups.contiguous(), wrapper.scaling["default"]
+
+
+def by_expert(a: torch.Tensor, b: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A [experts, rank, inputs] and B [experts, outputs, rank] of PEFT's factors of all experts."""
+    return a.reshape(count, -1, a.shape[-1]), b.reshape(len(b), -1, count).permute(2, 0, 1)
+
+
+def as_one(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """PEFT's factors of all experts, from those of each (`by_expert`)."""
+    return a.flatten(0, 1), b.permute(1, 2, 0).flatten(1)
+
+
+def below_adapters(name: str) -> str:
+    """The name of a module without those of the wrappers of its adapters."""
+    return re.sub(r"(\.base_layer)+$", "", name)
+
+
+def innermost(layer: torch.nn.Module | LoraLayer) -> torch.nn.Module:
+    """The module below the wrappers of its adapters."""
+    while isinstance(layer, LoraLayer):
+        layer = layer.base_layer
+    return layer
+
+
+def adapter_name(owner: str, module: torch.nn.Module, weight: str) -> str:
+    """The name of the adapter of a stacked weight of a module that is called `owner`, where all have one: PEFT wraps
+    one after the other, the first innermost.
+    """
+    weights = stacked(module)
+    return owner + ".base_layer" * (len(weights) - 1 - weights.index(weight))
 
 
 def outermost(model: Model) -> Iterator[tuple[str, ParamWrapper]]:

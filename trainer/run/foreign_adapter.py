@@ -1,7 +1,7 @@
 """Adapters that were trained elsewhere, as PEFT itself reads them: their folder on their base.
 
-A plain adapter adds `alpha / r * B A` to the base's linear layers, with one rank and alpha. Others become one where
-that is exact, and a whole model where it is not.
+A plain adapter adds `alpha / r * B A` to the base's linear layers, and experts, with one rank and alpha. Others become
+one where that is exact, and a whole model where it is not.
 """
 
 import json
@@ -17,13 +17,14 @@ from typing import Any, cast
 import torch
 from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
 from peft.tuners.lora import Linear
-from peft.tuners.lora.layer import LoraLayer
+from peft.tuners.lora.layer import LoraLayer, ParamWrapper
 from peft.tuners.tuners_utils import check_target_module_exists
 from peft.utils import AuxiliaryTrainingWrapper
 from peft.utils.other import get_pattern_key
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from trainer.model import experts
 from trainer.model.model import Model, factors_of, linear_of
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sha256_of
@@ -75,6 +76,8 @@ SELECTING = (
     "task_type",
 )
 FOLDED = {"use_rslora", "rank_pattern", "alpha_pattern"}
+# Weights by their names: stacked experts, mostly.
+PARAMETERS = "target_parameters"
 MERGED = {"use_dora", "modules_to_save", "trainable_token_indices", "ensure_weight_tying", "bias", "lora_bias"}
 
 # Beginnings of training that leave the base as it is.
@@ -128,7 +131,7 @@ def is_plain(folder: Path, linear_modules: list[str]) -> bool:
     config = read_config(folder)
     options = options_of(config)
     for name in options:
-        if name not in FOLDED | MERGED:
+        if name not in FOLDED | MERGED | {PARAMETERS}:
             raise invalid(f"{CONFIG}: '{name}' can be neither kept in a plain LoRA adapter nor merged into the base.")
     if (folder / INITIAL).exists():
         if options.keys() - FOLDED:
@@ -171,20 +174,36 @@ class Reading:
         """The layers with an adapter, by their names in the model."""
         return {name: module for name, module in self.model.named_modules() if isinstance(module, LoraLayer)}
 
-    def pairs(self, linear_modules: list[str]) -> dict[str, tuple[torch.Tensor, torch.Tensor]] | None:
+    def pairs(
+        self, linear_modules: list[str], with_experts: bool = False
+    ) -> dict[str, tuple[torch.Tensor, torch.Tensor]] | None:
         """By module, A [rank, inputs] and B [outputs, rank] whose product is all that is added to the base's weights;
-        None if something else is.
+        None if something else is. Those of experts, `with_experts`, have a dimension before these, and the names of
+        their modules below the adapters of all experts.
         """
         config = self.model.peft_config["default"]
         if self.replaced:
             return None
         if any(getattr(config, name) for name in MERGED - {"bias", "ensure_weight_tying"}) or config.bias != "none":
             return None
-        layers = self.layers()
-        plain = all(type(layer) is Linear and name.split(".")[-1] in linear_modules for name, layer in layers.items())
-        if not plain or any(isinstance(module, AuxiliaryTrainingWrapper) for module in self.model.modules()):
+        if any(isinstance(module, AuxiliaryTrainingWrapper) for module in self.model.modules()):
             return None
-        return {name: self._pair(name, layer) for name, layer in layers.items()}
+        mixtures = {id(module) for _, module in experts.expert_modules(self.model)} if with_experts else set[int]()
+        pairs: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        for name, layer in self.layers().items():
+            owner = experts.below_adapters(name)
+            inner = experts.innermost(layer)
+            if isinstance(layer, ParamWrapper) and id(inner) in mixtures and name not in self.initial:
+                owner = experts.adapter_name(owner, inner, layer.parameter_name)
+                pairs[owner] = experts.by_expert(*_factors(layer), layer.num_experts)
+            elif owner.rpartition(".")[2] in linear_modules and type(layer) in (Linear, ParamWrapper):
+                # PEFT takes some layers for experts, by their names.
+                if type(inner) is not torch.nn.Linear or getattr(layer, "parameter_name", "weight") != "weight":
+                    return None
+                pairs[owner] = self._pair(name, layer)
+            else:
+                return None
+        return pairs
 
     @torch.no_grad()
     def _pair(self, name: str, layer: LoraLayer) -> tuple[torch.Tensor, torch.Tensor]:
@@ -242,7 +261,7 @@ def read(base: Model, folder: Path, seed: int = 0) -> Reading:
 
 
 def _wrap(base: Model, config: dict[str, Any], start: Any) -> Model:
-    options = {name: value for name, value in options_of(config).items() if name in FOLDED | MERGED}
+    options = {name: value for name, value in options_of(config).items() if name in FOLDED | MERGED | {PARAMETERS}}
     selection = {name: config[name] for name in SELECTING if config.get(name) is not None}
     _require_well_formed(options, base)
     try:
@@ -282,6 +301,10 @@ def _require_well_formed(options: dict[str, Any], base: Model) -> None:
         "modules_to_save": (
             lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
             "a list of modules",
+        ),
+        PARAMETERS: (
+            lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
+            "a list of parameters",
         ),
         "trainable_token_indices": (are_tokens, "tokens of the base's vocabulary"),
     }
@@ -338,7 +361,8 @@ def _load(model: Model, file: Path) -> bool:
         if is_loaded(name):
             del tensors[name]
     try:
-        result = set_peft_model_state_dict(model, tensors)
+        with experts.named_as_written():
+            result = set_peft_model_state_dict(model, tensors)
     except (RuntimeError, ValueError, KeyError) as problem:
         raise invalid(f"The adapter's weights do not fit its configuration on this base: {problem}") from problem
     missing = [name for name in result.missing_keys if ".lora_" in name or ".modules_to_save." in name]
@@ -377,25 +401,30 @@ def is_repeatable(reading: Reading, again: Reading) -> bool:
 def write_plain(
     pairs: dict[str, tuple[torch.Tensor, torch.Tensor]], config: dict[str, Any], folder: Path
 ) -> tuple[Lora, str]:
-    """Writes a plain adapter with these pairs, A [rank, inputs] and B [outputs, rank] in float32 by the names of their
-    modules. Returns its shape and the SHA-256 of its weights.
+    """Writes a plain adapter with these pairs, as `Reading.pairs` has them, in float32. Returns its shape and the
+    SHA-256 of its weights.
 
     Its alpha is the configuration's where that is a whole number; B has the rest of the scale. Zeros fill up to the
     largest rank.
     """
-    rank = max(a.shape[0] for a, _ in pairs.values())
+    rank = max(a.shape[-2] for a, _ in pairs.values())
     alpha = config["lora_alpha"] if float(config["lora_alpha"]).is_integer() else rank
     tensors = {}
     for name, (a, b) in pairs.items():
-        missing = rank - a.shape[0]
-        tensors[f"{name}.lora_A.weight"] = torch.nn.functional.pad(a, (0, 0, 0, missing)).contiguous()
-        tensors[f"{name}.lora_B.weight"] = torch.nn.functional.pad(b * (rank / alpha), (0, missing)).contiguous()
-    modules = sorted({name.split(".")[-1] for name in pairs})
+        missing = rank - a.shape[-2]
+        a = torch.nn.functional.pad(a, (0, 0, 0, missing))
+        b = torch.nn.functional.pad(b * (rank / alpha), (0, missing))
+        if a.ndim == 3:
+            a, b = experts.as_one(a, b)
+        tensors[f"{name}.lora_A.weight"], tensors[f"{name}.lora_B.weight"] = a.contiguous(), b.contiguous()
+    modules = sorted({name.split(".")[-1] for name, (a, _) in pairs.items() if a.ndim == 2})
+    with_experts = any(a.ndim == 3 for a, _ in pairs.values())
     folder.mkdir(parents=True)
     save_file(tensors, folder / WEIGHTS)
     plain = {"peft_type": "LORA", "r": rank, "lora_alpha": int(alpha), "target_modules": modules}
     (folder / CONFIG).write_text(json.dumps(plain))
-    return Lora(r=rank, alpha=int(alpha), target_modules=modules), sha256_of(folder / WEIGHTS)
+    lora = Lora(r=rank, alpha=int(alpha), target_modules=modules, experts=with_experts)
+    return lora, sha256_of(folder / WEIGHTS)
 
 
 def merge(reading: Reading) -> Model:

@@ -101,7 +101,7 @@ class ModelSpec:
 @dataclass(frozen=True, kw_only=True)
 class ImportSpec(ModelSpec):
     """An adapter that was trained elsewhere: its weights are `start`, its shape is `lora`. `linear_modules`: names of
-    the base's linear layers that a plain adapter may change.
+    the base's linear layers that a plain adapter may change. `experts`: whether it may change experts.
     """
 
     job_id: str = "adopted"
@@ -109,6 +109,7 @@ class ImportSpec(ModelSpec):
     lora: Lora
     start: Start
     linear_modules: list[str]
+    experts: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

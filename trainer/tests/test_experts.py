@@ -1,5 +1,6 @@
 """Adapters of a mixture's experts: what they compute, and what PEFT and the engine read of them."""
 
+import json
 import shutil
 import sys
 from functools import cache
@@ -10,6 +11,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from trainer.cli.import_adapter import import_adapter
 from trainer.cli.merge import merge as merge_files
 from trainer.model import experts, targets
 from trainer.model.adapter_changes import read_adapter
@@ -18,9 +20,11 @@ from trainer.model.adapter_gguf import library, open_base, write_adapter_gguf
 from trainer.model.load import load_base, trainable, with_adapter
 from trainer.model.merge import merge
 from trainer.model.skeleton import Skeleton
+from trainer.run import foreign_adapter
+from trainer.runtime.files import sha256_of
 from trainer.runtime.hyperparameters import Lora
-from trainer.runtime.spec import Base, ModelSpec
-from trainer.tests.conftest import CONVERTERS, ROOT
+from trainer.runtime.spec import Base, ModelSpec, read_import_spec
+from trainer.tests.conftest import CONVERTERS, ROOT, Recorder
 
 sys.path.insert(0, str(ROOT / "tests/families"))
 import checkpoints
@@ -46,14 +50,14 @@ def linear_modules(folder):
     return targets.targets_of(folder, CONVERTERS)["linear_modules"]
 
 
-def adapted(folder, **options):
-    """The model with a random adapter of its experts and dense layers."""
+def adapted(folder, parameters=None, **options):
+    """The model with a random adapter of its dense layers and experts, or of these `parameters`."""
     base = load(folder)
     config = LoraConfig(
         r=4,
         lora_alpha=8,
         target_modules=linear_modules(folder),
-        target_parameters=experts.target_parameters(base),
+        target_parameters=parameters or experts.target_parameters(base),
         **options,
     )
     torch.manual_seed(0)
@@ -114,6 +118,44 @@ def test_peft_reads_back_what_was_trained_and_no_router(folder, tmp_path):
     assert names[0] == names[1]
     assert not any(".gate." in name or ".router." in name for name in names[0])
     torch.testing.assert_close(logits(read), logits(model), atol=1e-5, rtol=1e-4)
+
+
+# As trained here; of one weight alone, with PEFT's further options.
+FOREIGN = {
+    "ours": ({}, None),
+    "some experts": ({"use_rslora": True, "rank_pattern": {"down_proj": 2}}, ["experts.down_proj"]),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_an_adapter_of_experts_is_imported_as_what_peft_reads(folder, tmp_path, kind):
+    options, parameters = FOREIGN[kind]
+    model = adapted(folder, parameters, **options)
+    given = tmp_path / "given"
+    model.save_pretrained(given, save_embedding_layers=False)
+    experts.describe_to_peft(model, given)
+    spec = {
+        "base": {"id": "test/tiny", "path": str(folder)},
+        "start": {"path": str(given), "sha256": sha256_of(given / foreign_adapter.WEIGHTS)},
+        "lora": {"r": 4, "alpha": 8, "target_modules": []},
+        "linear_modules": linear_modules(folder),
+        "experts": True,
+        "threads": 1,
+        "converters": str(CONVERTERS),
+    }
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    protocol = Recorder()
+    # It compares what it writes with PEFT's reading.
+    assert import_adapter(read_import_spec(tmp_path), tmp_path, protocol)
+    (result,) = protocol.of("result")
+    assert result["kind"] == "adapter"
+    read = PeftModel.from_pretrained(load(folder), result["folder"])
+    torch.testing.assert_close(logits(read), logits(model), atol=1e-4, rtol=1e-3)
+    if kind == "ours":
+        # An engine that takes no adapters of experts gets whole weights.
+        reading = foreign_adapter.read(load(folder), given)
+        assert reading.pairs(linear_modules(folder)) is None
+        torch.testing.assert_close(logits(foreign_adapter.merge(reading)), logits(model), atol=1e-4, rtol=1e-3)
 
 
 def test_peft_reads_modules_whose_names_its_rules_for_checkpoints_would_change(tmp_path):

@@ -113,6 +113,7 @@ export class AdapterImporter {
         lora: shape,
         // What changes another layer is merged.
         linear_modules: hub.linearModules(startingModel.base),
+        experts: hub.mixture(startingModel.base) !== null,
         merge: startingModel.base.merges_adapters,
         threads: threads,
         converters: converters,

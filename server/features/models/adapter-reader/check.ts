@@ -59,11 +59,8 @@ export function checkAdapter(
     const base = shapes.get(`${layer}.weight`)
     // A head that was adapted is merged; it has no weights of its own where it is tied.
     if (module === 'lm_head') continue
-    if (base?.length !== 2 && isSet(config.target_parameters))
-      throw invalid(
-        `${layer} is no linear layer: adapters of experts and other parameters ('target_parameters') are trained ` +
-          "here, and not imported. Train it with 'experts', or import an adapter of linear layers alone.",
-      )
+    // Experts and other parameters have names and forms of the model in memory, which the trainer knows.
+    if (isSet(config.target_parameters) && (base?.length !== 2 || !linear_modules.includes(module))) continue
     if (base?.length !== 2 || !linear_modules.includes(module))
       throw invalid(
         `${base_model_id} has no linear layer ${layer}. Its layers have ${linear_modules.join(', ')}. ` +
