@@ -1,6 +1,6 @@
 // `npm test`: static checks, unit and service tests, and those process tests that show each guarantee once.
 // `--full` runs everything (`npm run test:full`), `--static` the checks alone, names of files these files alone.
-import { spawn } from 'node:child_process'
+import { type ChildProcess, spawn } from 'node:child_process'
 import {
   chmodSync,
   existsSync,
@@ -311,6 +311,8 @@ const expectedTime = ({ name, args, quick }: Suite) => {
 
 /** CPU time of each suite with its descendants, in seconds: the sum over the cores is the least that a run can take. */
 const cpuTimes: Record<string, number> = {}
+/** Their processes end with this one. */
+const running = new Set<ChildProcess>()
 /** Runs its arguments, and writes what CPU time they and their descendants took. */
 const timed = '"$0" "$@" 3>&-; status=$?; times >&3; exit $status'
 
@@ -321,7 +323,10 @@ async function run({ name, command, args, check }: Suite, env: NodeJS.ProcessEnv
     cwd: root,
     stdio: ['ignore', 'pipe', 'pipe', 'pipe'],
     env,
+    // A process group of its own, which ends as one.
+    detached: true,
   })
+  running.add(child)
   const output: Buffer[] = []
   for (const stream of [child.stdout, child.stderr]) stream!.on('data', (part: Buffer) => output.push(part))
   let cpu = ''
@@ -331,6 +336,7 @@ async function run({ name, command, args, check }: Suite, env: NodeJS.ProcessEnv
   const status = await new Promise<number | null>((resolve) =>
     child.on('error', (error) => output.push(Buffer.from(error.message))).on('close', resolve),
   )
+  running.delete(child)
   const text = Buffer.concat(output).toString()
   times[name] = seconds(started)
   cpuTimes[name] = [...cpu.matchAll(/(\d+)m([\d.]+)s/g)].reduce((sum, [, m, s]) => sum + Number(m) * 60 + Number(s), 0)
@@ -381,15 +387,26 @@ function memoryFolder(): string | undefined {
   return folder
 }
 
+let temporary: string | undefined
+for (const signal of ['SIGHUP', 'SIGINT', 'SIGTERM'] as const) process.on(signal, () => process.exit(1))
+process.on('exit', () => {
+  for (const { pid } of running)
+    try {
+      process.kill(-pid!)
+    } catch {
+      // It has ended.
+    }
+  // They end meanwhile, and may still write.
+  if (temporary) rmSync(temporary, { recursive: true, force: true, maxRetries: 5 })
+})
+
 const words = process.argv.slice(2)
 const full = words.includes('--full')
 const named = words.filter((word) => !word.startsWith('--'))
 const postgres = words.includes('--static') || named.length > 0 ? undefined : await findPostgres()
 const tests = words.includes('--static') ? [] : named.length > 0 ? named.map(namedSuite) : suitesOf(full)
 const all = named.length > 0 ? tests : [...checks, ...tests]
-const temporary = full || words.includes('--static') || named.length > 0 ? undefined : memoryFolder()
-for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => process.exit(1))
-process.on('exit', () => temporary && rmSync(temporary, { recursive: true, force: true }))
+temporary = full || words.includes('--static') || named.length > 0 ? undefined : memoryFolder()
 // Suites run side by side: at the default priority a trainer would wait for every other suite.
 const env: NodeJS.ProcessEnv = {
   TUNERY_TRAINING_PRIORITY: 'normal',

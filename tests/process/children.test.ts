@@ -1,7 +1,7 @@
 // Child processes: they ignore the terminal, end with the server, and are stopped at their limits.
 import assert from 'node:assert/strict'
 import { execFileSync, spawn } from 'node:child_process'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
@@ -55,6 +55,23 @@ test('children ignore the terminal’s signals; killChildren ends them all', asy
     ['SIGKILL', 'SIGKILL', 'SIGKILL'],
   )
   assert.ok(started.every(({ pid }) => !alive(pid!)))
+})
+
+test('a run of tests that is ended takes its suites along', async () => {
+  const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-suites-'))
+  const [file, pidFile] = [path.join(folder, 'endless.ts'), path.join(folder, 'pid')]
+  const write = `require('node:fs').writeFileSync('${pidFile}', \`\${process.pid} \`)`
+  writeFileSync(file, `${write}\nsetInterval(() => {}, 1000)`)
+  const run = spawn(process.execPath, ['scripts/test.ts', file], { cwd: root, stdio: 'ignore' })
+  try {
+    await until('the suite to start', () => existsSync(pidFile) && readFileSync(pidFile, 'utf8').endsWith(' '))
+    const pid = Number(readFileSync(pidFile, 'utf8'))
+    run.kill('SIGTERM')
+    await until('the suite to end', () => !alive(pid))
+  } finally {
+    run.kill('SIGKILL')
+    rmSync(folder, { recursive: true })
+  }
 })
 
 const runNode = (code: string, options: Partial<ChildOptions> = {}) =>

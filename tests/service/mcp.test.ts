@@ -426,19 +426,23 @@ test('a session ends within a second of its key, with the stream on which its cl
 })
 
 test('invented keys cost no session and lock nobody out', async () => {
-  const server = await serveHttp({ url: app.url, version: '1', port: 0, wrongKey_ms: 300, log: () => {} })
+  const wrongKey_ms = 300
+  const server = await serveHttp({ url: app.url, version: '1', port: 0, wrongKey_ms, log: () => {} })
   try {
     assert.equal((await begin(server.url, app.key)).status, 200)
     const malformed = await Promise.all(Array.from({ length: 30 }, () => begin(server.url, 'tny_guess')))
     assert.ok(malformed.every(({ status }) => status === 401))
     const { key } = (await app.api('POST', '/keys', { name: 'new' })).body
+    const from = performance.now()
     const guesses = Array.from({ length: 120 }, () => begin(server.url, newKey()))
     // Meanwhile: a key that was right before from the same address, and a new one from another.
     assert.equal((await begin(server.url, app.key)).status, 200)
     assert.equal((await begin(server.url, app.otherKey, '127.0.0.2')).status, 200)
     const answers = await Promise.all(guesses)
     const wrong = answers.filter(({ status }) => status === 401).length
-    assert.ok(wrong >= 5 && wrong <= 10, `${wrong} were looked up`)
+    // Five at once, two that wait, and as many as are earned while the guesses arrive.
+    const earned = Math.ceil((performance.now() - from) / wrongKey_ms)
+    assert.ok(wrong >= 5 && wrong <= 7 + earned, `${wrong} were looked up`)
     assert.equal(answers.length - wrong, answers.filter(({ status }) => status === 429).length)
     assert.ok(answers.every(({ session }) => session === ''))
     assert.equal((await app.api('GET', '/user/profile')).status, 200, 'the service has not blocked this address')
