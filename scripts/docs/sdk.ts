@@ -28,7 +28,7 @@ export function operationsOf(tree: Resources = resources, path: string[] = []): 
 }
 
 /** What is sent besides the path: one object, or nothing. */
-function inputOf(route: Route): { schema: z.ZodType; in: 'query' | 'body' | 'form' } | undefined {
+function inputOf(route: Route): { schema: z.core.$ZodType; in: 'query' | 'body' | 'form' } | undefined {
   if (route.form) return { schema: route.form, in: 'form' }
   const body = bodyOf(route)
   if (body && route.query) throw new Error(`${route.method} ${route.path} has a query and a body`)
@@ -50,7 +50,7 @@ const successOf = (route: Route) => Object.values(route.responses)[0]!
 const pascal = (words: string[]) => words.map((word) => word[0]!.toUpperCase() + word.slice(1)).join('')
 
 /** JSON schemas by name; a reference is written `#/definitions/NAME`. */
-function schemasOf(named: Map<z.ZodType, string>, io: 'input' | 'output'): Map<string, Json> {
+function schemasOf(named: Map<z.core.$ZodType, string>, io: 'input' | 'output'): Map<string, Json> {
   const registry = z.registry<{ id: string }>()
   for (const [schema, id] of named) registry.add(schema as never, { id })
   const { schemas } = z.toJSONSchema(registry, {
@@ -138,9 +138,9 @@ export async function sdkFiles(): Promise<Record<string, string>> {
     for (const each of referencesIn(from.get(name)!)) use(each, from, rename)
     return own
   }
-  const output = (schema: z.ZodType) => use(outputs.get(schema)!, outputSchemas, (name) => name)
-  const input = (schema: z.ZodType) => send(use(inputs.get(schema)!, inputSchemas, inputName))
-  const item = (schema: z.ZodType, list: string) => {
+  const output = (schema: z.core.$ZodType) => use(outputs.get(schema)!, outputSchemas, (name) => name)
+  const input = (schema: z.core.$ZodType) => send(use(inputs.get(schema)!, inputSchemas, inputName))
+  const item = (schema: z.core.$ZodType, list: string) => {
     const lists = outputSchemas.get(outputs.get(schema)!)!.properties as Record<string, { items: Json }>
     const [name] = referencesIn({ $ref: lists[list]!.items.$ref })
     return name ? use(name, outputSchemas, (each) => each) : `${output(schema)}['${list}'][number]`
@@ -229,10 +229,10 @@ function filled(types: string): string {
 }
 
 interface Names {
-  output(schema: z.ZodType): string
-  input(schema: z.ZodType): string
+  output(schema: z.core.$ZodType): string
+  input(schema: z.core.$ZodType): string
   /** The type of the items of a list in a response. */
-  item(schema: z.ZodType, list: string): string
+  item(schema: z.core.$ZodType, list: string): string
 }
 
 const pathParams = (route: Route) => [...route.path.matchAll(/\{(\w+)\*?\}/g)].map(([, name]) => name!)
@@ -241,7 +241,7 @@ const pathParams = (route: Route) => [...route.path.matchAll(/\{(\w+)\*?\}/g)].m
 function signature(route: Route, names: Names): string {
   const params = pathParams(route).map((name) => `${name}: string`)
   const input = inputOf(route)
-  const optional = input?.schema.safeParse(input.in === 'query' ? {} : undefined).success
+  const optional = input && z.safeParse(input.schema, input.in === 'query' ? {} : undefined).success
   if (input?.in === 'form') params.push('file: FileInput')
   const mayBeLeftOut = input && (optional || input.in === 'form')
   const typed = input && `${input.in}${mayBeLeftOut ? '?' : ''}: T.${names.input(input.schema)}`

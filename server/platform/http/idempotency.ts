@@ -2,6 +2,7 @@
 import { createHash } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyReply, FastifyRequest } from 'fastify'
+import { z } from 'zod'
 import { ApiError } from '../../../contract/errors.ts'
 import type { Route } from '../../../contract/route.ts'
 import type { Trx } from '../db/open.ts'
@@ -168,7 +169,7 @@ export async function runIdempotent(
     try {
       requirePermission(caller, reader.route)
       const schema = Object.values(route.responses)[0]!
-      const result = schema.safeParse(await reader.read(item, caller, request, reply))
+      const result = z.safeParse(schema, await reader.read(item, caller, request, reply))
       return result.success ? (result.data as object) : undefined
     } catch (error) {
       if (error instanceof ApiError && error.status < 500) return undefined

@@ -32,7 +32,7 @@ declare module 'fastify' {
   }
 }
 
-type Output<S, Otherwise> = S extends z.ZodType ? z.output<S> : Otherwise
+type Output<S, Otherwise> = S extends z.core.$ZodType ? z.output<S> : Otherwise
 type Success<R extends Route> = { [S in keyof R['responses']]: z.input<R['responses'][S]> }[keyof R['responses']]
 
 export interface Call<R extends Route> {
@@ -88,7 +88,7 @@ export function mount<R extends Route>(
         handler({
           body: undefined as Call<R>['body'],
           params: { ...(request.params as object), [parameter]: item } as Call<R>['params'],
-          query: route.query?.parse({}) as Call<R>['query'],
+          query: (route.query && z.parse(route.query, {})) as Call<R>['query'],
           caller: caller as Call<R>['caller'],
           request,
           reply,

@@ -68,7 +68,8 @@ async function describeRoutes(app: FastifyInstance, version: string): Promise<Ro
     stripBasePath: true,
     transform: (input) => {
       const route = input.route.config?.route
-      if (route && bodyOf(route)?.safeParse(undefined).success)
+      const body = route && bodyOf(route)
+      if (body && z.safeParse(body, undefined).success)
         optional.add(`${route.method.toLowerCase()} ${route.path}`)
       const operationId = route && operations.get(route)
       const result = jsonSchemaTransform(
@@ -110,9 +111,9 @@ interface Document {
 }
 
 /** Objects and unions of them. Texts and enums are as short as their names. */
-const isObject = (schema: z.ZodType): boolean =>
+const isObject = (schema: z.core.$ZodType): boolean =>
   schema instanceof z.ZodObject ||
-  (schema instanceof z.ZodUnion && schema.options.every((each) => isObject(each as z.ZodType)))
+  (schema instanceof z.ZodUnion && schema.options.every(isObject))
 
 /** The description with the components that it refers to, and no others. */
 function withComponents<D extends Document>(document: D): D {

@@ -12,13 +12,13 @@ const pascal = (words: string[]) => words.map((word) => word[0]!.toUpperCase() +
 
 interface ContractNames {
   /** Every schema that a file of the contract exports; of two with one name, the second has its file's before it. */
-  schemas: Map<z.ZodType, string>
+  schemas: Map<z.core.$ZodType, string>
   /** The operation of each route: the name under which the contract exports it, such as `createJob`. */
   operations: Map<unknown, string>
 }
 
 export async function contractNames(): Promise<ContractNames> {
-  const schemas = new Map<z.ZodType, string>()
+  const schemas = new Map<z.core.$ZodType, string>()
   const operations = new Map<unknown, string>()
   const taken = new Set<string>()
   for (const file of globSync('contract/*.ts', { cwd: root }).sort())
@@ -35,10 +35,10 @@ export async function contractNames(): Promise<ContractNames> {
 }
 
 /** The body of a route's requests; undefined where it may be left out and has no fields. */
-export const bodyOf = ({ body }: Route): z.ZodType | undefined =>
-  body?.safeParse(undefined).success && isEmpty(body) ? undefined : body
+export const bodyOf = ({ body }: Route): z.core.$ZodType | undefined =>
+  body && z.safeParse(body, undefined).success && isEmpty(body) ? undefined : body
 
-function isEmpty(body: z.ZodType): boolean {
+function isEmpty(body: z.core.$ZodType): boolean {
   type Shape = { anyOf?: Shape[]; properties?: object }
   const { anyOf = [], properties } = z.toJSONSchema(body, { io: 'input', unrepresentable: 'any' }) as Shape
   return Object.keys(properties ?? anyOf.find((shape) => shape.properties)?.properties ?? {}).length === 0
