@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.families import quantized, vocabularies
+from trainer.tests.make_tiny import SMALL_VOCABULARY, VOCABULARY
 
 Tensors = dict[str, torch.Tensor]
 
@@ -530,16 +531,17 @@ TOKENS["phi3"] = ("<|endoftext|>",)
 TOKENS["laguna"] = ("〈|EOS|〉", "<system>", "</system>", "<user>", "</user>", "<assistant>", "</assistant>")
 
 
-def write(name: str, folder: Path, seed: int = 0, as_served: bool = False) -> None:
+def write(name: str, folder: Path, seed: int = 0, as_served: bool = False, tokens: int | None = None) -> None:
     """Writes the checkpoint of a family. The same seed gives the same weights. `as_served`: as the engine's library
-    wants it, with the real vocabulary and template where there are any; without, it is made in a second.
+    wants it, with the real vocabulary and template where there are any; without, it is made in a second. `tokens`: how
+    many there are of a vocabulary that is the default base's.
     """
     family = (FAMILIES | QUANTIZED)[name]
     folder.mkdir(parents=True, exist_ok=True)
     # A quantized form has the vocabulary of its family.
     named = name.removesuffix("_fp8").removesuffix("_mxfp4")
-    words, tokens = (WORDS.get(named, (None, None)), TOKENS.get(named, ())) if as_served else ((None, None), ())
-    vocabularies.write(folder, *words, tokens)
+    words, extra = (WORDS.get(named, (None, None)), TOKENS.get(named, ())) if as_served else ((None, None), ())
+    vocabularies.write(folder, *words, extra, tokens or (VOCABULARY if as_served else SMALL_VOCABULARY))
     size = vocabularies.size_of(folder)
     ids = dict.fromkeys(("eos_token_id", "pad_token_id"), vocabularies.end_token(folder))
     model_class = getattr(transformers, family.model)

@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from trainer.tests.make_tiny import TOKENIZER, write_tokenizer
+from trainer.tests.make_tiny import TOKENIZER, VOCABULARY, write_tokenizer
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,17 +41,18 @@ ROWS = 64
 BARE = "-bare"
 
 
-def write(folder: Path, vocabulary: str | None, template: str | None, extra: tuple[str, ...] = ()) -> None:
+def write(
+    folder: Path, vocabulary: str | None, template: str | None, extra: tuple[str, ...] = (), size: int = VOCABULARY
+) -> None:
     """Writes tokenizer and template into `folder`. `vocabulary`: the name of a ggml-vocab file, with BARE behind it if
     no space is put before texts; None: the default base's. `template`: the name of a file of llama.cpp's templates;
-    None: the default base's. `extra`: special tokens.
+    None: the default base's. `extra`: special tokens. `size`: how many tokens of the default base's there are.
     """
     text = (TEMPLATES / f"{template}.jinja").read_text() if template else None
     if vocabulary is None:
-        write_tokenizer(folder, 49152)
+        write_tokenizer(folder, size)
         tokenizer = json.loads((folder / "tokenizer.json").read_text())
         config: dict[str, Any] = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "unk_token": "<|endoftext|>"}
-        size = 49152
     else:
         tokenizer, config, size = _read(vocabulary, folder)
     present = {token["content"] for token in tokenizer["added_tokens"]} | set(tokenizer["model"]["vocab"])

@@ -8,8 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from transformers import AutoTokenizer
-
+from trainer.cli.count import hide_torch
 from trainer.data.answer_texts import answer_texts
 from trainer.data.loss_mask import rendering, thinking_settings, training_renderings
 from trainer.data.rows import parse_row
@@ -17,6 +16,9 @@ from trainer.runtime.errors import JobError
 
 
 def main() -> None:
+    hide_torch()
+    from transformers import AutoTokenizer
+
     request = json.loads(Path(sys.argv[1]).read_text())
     found = []
     tokenizer = AutoTokenizer.from_pretrained(request["tokenizer"])

@@ -1,8 +1,8 @@
 import { createHash } from 'node:crypto'
-import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import path from 'node:path'
 import { root } from '../../lib/root.ts'
-import { modelsDir, runPython } from './tiny.ts'
+import { modelsDir, prepare, runPython } from './tiny.ts'
 
 export const visionFamilies = ['smolvlm', 'qwen2_5_vl', 'qwen3_vl', 'gemma3'] as const
 export type VisionFamily = (typeof visionFamilies)[number]
@@ -38,8 +38,8 @@ export function tinyVision(family: VisionFamily): string {
 /** The id of a tiny vision model in the folder of `visionModelsDir`. */
 export const tinyEye = 'test/tiny-eye'
 
-/** A models folder with a tiny vision model, made with `./tunery models add`; cached for later runs. */
+/** A models folder with a tiny vision model; cached for later runs. */
 export const visionModelsDir = (family: VisionFamily): string =>
-  modelsDir(tinyEye, 'trainer/tests/make_tiny_vision.py', family, (checkpoint) =>
-    cpSync(path.join(tinyVision(family), 'hf'), checkpoint, { recursive: true }),
+  modelsDir(tinyEye, 'trainer/tests/make_tiny_vision.py', family, (_, out) =>
+    prepare(tinyEye, path.join(tinyVision(family), 'hf'), out),
   )

@@ -122,12 +122,14 @@ test('the base recommended for a machine is the largest that trains there within
 })
 
 const program = `
-import json, sys, torch
+import json, sys
 from dataclasses import replace
-from trainer.model.fast_layers import FAMILY
-from trainer.run import memory
-from trainer.runtime.spec import Lora, ModelSpec
 from types import SimpleNamespace
+from trainer.runtime.process import importing, leave_out_quantized_layers
+leave_out_quantized_layers()
+with importing():
+    import torch
+    from trainer.run import memory
 # Whether the kernels were compiled here.
 memory.kernels.available = lambda device, dtype: device.type == "cpu"
 results = []

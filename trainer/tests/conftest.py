@@ -18,7 +18,7 @@ import pytest
 from trainer.runtime.process import importing
 from trainer.runtime.protocol import StopRequested
 from trainer.runtime.spec import Spec, read_spec
-from trainer.tests.make_tiny import TOKENIZER, make_tiny, write_tokenizer
+from trainer.tests.make_tiny import SMALL_VOCABULARY, TOKENIZER, make_tiny, write_tokenizer
 
 # `TRAINER_TEST_DEVICE=cuda pytest trainer/tests` runs the CPU's tests on a GPU, in float32 too.
 DEVICE = os.environ.get("TRAINER_TEST_DEVICE", "cpu")
@@ -64,7 +64,7 @@ class Recorder:
 def tiny(tmp_path_factory) -> Path:
     """A base of 2,048 tokens, whose tokenizer loads in a tenth of the time of a real one."""
     with importing():
-        return make_tiny(tmp_path_factory.mktemp("tiny"), vocab_size=2048)
+        return make_tiny(tmp_path_factory.mktemp("tiny"), vocab_size=SMALL_VOCABULARY)
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +74,24 @@ def convertible(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def prepared(tmp_path_factory):
+def known_tokens():
+    """Lets llama.cpp's converter take SMALL_VOCABULARY, too, for the default base's: it knows a vocabulary by the
+    tokens of a text.
+    """
+    from trainer.runtime.converters import packages
+
+    with packages(CONVERTERS):
+        from conversion.base import TextModel
+    named = TextModel.get_vocab_base_pre
+    TextModel.get_vocab_base_pre = lambda model, tokenizer: (
+        "smollm" if len(tokenizer) < 2 * SMALL_VOCABULARY else named(model, tokenizer)
+    )
+    yield
+    TextModel.get_vocab_base_pre = named
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory, known_tokens):
     """A base of a family, or the tiny one, converted for the engine, once: tests only read it."""
     from tests.families.checkpoints import write
     from trainer.cli.prepare_base import convert_to_gguf
@@ -85,9 +102,9 @@ def prepared(tmp_path_factory):
     def prepare(name: str) -> Path:
         folder = folders / name
         if name == "tiny":
-            make_tiny(folder / "hf")
+            make_tiny(folder / "hf", vocab_size=SMALL_VOCABULARY)
         else:
-            write(name, folder / "hf", as_served=name in ("glm4_moe_lite", "mistral3"))
+            write(name, folder / "hf", as_served=name in ("glm4_moe_lite", "mistral3"), tokens=SMALL_VOCABULARY)
         convert_to_gguf(folder, CONVERTERS)
         return folder
 
@@ -97,7 +114,7 @@ def prepared(tmp_path_factory):
 @pytest.fixture(scope="session")
 def small_tokenizer(tmp_path_factory) -> Path:
     """The folder of the default tokenizer with 2,048 tokens, which loads in a tenth of the time."""
-    return write_tokenizer(tmp_path_factory.mktemp("tokenizer"), 2048)
+    return write_tokenizer(tmp_path_factory.mktemp("tokenizer"), SMALL_VOCABULARY)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from trainer.model.targets import targets_of
 from trainer.run import base_check
 from trainer.run.base_check import Engine, check_base
 from trainer.runtime.gguf_reader import GgufReader
-from trainer.tests.make_tiny import make_tiny
+from trainer.tests.make_tiny import SMALL_VOCABULARY, make_tiny
 from trainer.tests.make_tiny_vision import make_tiny_vision
 
 CONVERTERS = Path(__file__).parents[2] / ".local/llama/source"
@@ -35,7 +35,7 @@ def test_the_engine_computes_what_transformers_does(prepared, name):
 
 
 def test_other_weights_are_refused(prepared, tmp_path):
-    make_tiny(tmp_path / "hf", seed=1)
+    make_tiny(tmp_path / "hf", seed=1, vocab_size=SMALL_VOCABULARY)
     with pytest.raises(RuntimeError, match="does not compute what transformers does"):
         check_base(tmp_path / "hf", prepared("tiny") / "model.gguf", TARGETS, CONVERTERS, ENGINE)
 
@@ -65,7 +65,7 @@ def test_a_model_that_is_served_neither_unmerged_nor_merged_is_refused(prepared,
 
 
 def test_a_file_that_is_no_model_is_refused_with_the_librarys_reason(tmp_path):
-    make_tiny(tmp_path / "hf")
+    make_tiny(tmp_path / "hf", vocab_size=SMALL_VOCABULARY)
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     with pytest.raises(RuntimeError, match=r"engine cannot load the converted model: its header cannot be read"):
         check_base(tmp_path / "hf", tmp_path / "model.gguf", TARGETS, CONVERTERS, ENGINE)
@@ -77,8 +77,8 @@ def test_a_missing_tokenizer_is_a_sentence(tmp_path):
         convert_to_gguf(tmp_path, CONVERTERS)
 
 
-def test_a_base_whose_projector_does_not_load_is_added_for_text(tmp_path, capsys):
-    base = make_tiny_vision("smolvlm", tmp_path / "hf").parent
+def test_a_base_whose_projector_does_not_load_is_added_for_text(known_tokens, tmp_path, capsys):
+    base = make_tiny_vision("smolvlm", tmp_path / "hf", vocabulary=SMALL_VOCABULARY).parent
     convert_to_gguf(base, CONVERTERS)
     described = describe("test/eye", base, "a local folder", CONVERTERS)
     assert check(base, described, CONVERTERS, ENGINE.node) == described and described["kind"] == "vision"

@@ -23,7 +23,7 @@ from trainer.runtime.errors import JobError, converting, doing, passes, reason
 from trainer.runtime.spec import Base, ModelSpec
 from trainer.tests.conftest import CONVERTERS, ROOT
 from trainer.tests.exporting import write_spec
-from trainer.tests.make_tiny import make_tiny
+from trainer.tests.make_tiny import SMALL_VOCABULARY, make_tiny
 
 NODE = ROOT / "scripts/node"
 
@@ -68,7 +68,7 @@ def test_texts_begin_in_the_engine_as_the_tokenizer_begins_them(tmp_path):
 def test_a_program_in_a_checkpoint_is_not_run(tmp_path):
     """Converters of some families, such as GLM-4's, ask transformers to run the tokenizer's own if there is one."""
     ran = tmp_path / "ran"
-    vocabularies.write(tmp_path, None, None)
+    vocabularies.write(tmp_path, None, None, size=SMALL_VOCABULARY)
     (tmp_path / "own.py").write_text(
         f"open({str(ran)!r}, 'w')\nfrom transformers import PreTrainedTokenizerFast\n"
         "class Own(PreTrainedTokenizerFast): pass\n"
@@ -85,12 +85,12 @@ def test_a_program_in_a_checkpoint_is_not_run(tmp_path):
     assert vars(AutoTokenizer)["from_pretrained"] is before
 
 
-def test_answers_end_in_the_engine_where_the_template_and_transformers_end_them(tmp_path):
+def test_answers_end_in_the_engine_where_the_template_and_transformers_end_them(known_tokens, tmp_path):
     """At tokens that the library does not know by their text, and that the checkpoint calls ordinary ones. A name of
     the model by which the library treats vocabularies otherwise is none of a file that has another vocabulary.
     """
     hf = tmp_path / "hf"
-    make_tiny(hf)
+    make_tiny(hf, vocab_size=SMALL_VOCABULARY)
     content = json.loads((hf / "tokenizer.json").read_text())
     turn, stop = [token["id"] for token in content["added_tokens"]][-2:]
     for number, name, special in ((turn, "</turn>", False), (stop, "<stop>", True)):

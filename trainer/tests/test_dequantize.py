@@ -74,7 +74,7 @@ def test_mxfp4_as_transformers_reads_it(tmp_path):
     "name",
     ["gpt_oss_mxfp4", *(pytest.param(name, marks=pytest.mark.full) for name in QUANTIZED if name != "gpt_oss_mxfp4")],
 )
-def test_the_engine_computes_what_transformers_reads(tmp_path, name):
+def test_the_engine_computes_what_transformers_reads(known_tokens, tmp_path, name):
     """The whole way of adding: converted, dequantized, and compared with a random adapter."""
     write(name, tmp_path / "hf", as_served=name == "ministral3_fp8")
     convert(tmp_path, CONVERTERS)

@@ -25,6 +25,7 @@ from trainer.runtime.files import sha256_of
 from trainer.runtime.hyperparameters import Lora
 from trainer.runtime.spec import Base, ModelSpec, read_import_spec
 from trainer.tests.conftest import CONVERTERS, ROOT, Recorder
+from trainer.tests.make_tiny import SMALL_VOCABULARY
 
 sys.path.insert(0, str(ROOT / "tests/families"))
 import checkpoints
@@ -83,7 +84,7 @@ def test_a_base_that_also_reads_pictures_has_adapters_in_its_language_model_alon
     assert len(names) == 2 * (1 + 2 + 3)
 
 
-IDS = torch.randint(100, 40000, (1, 24), generator=torch.Generator().manual_seed(0))
+IDS = torch.randint(100, SMALL_VOCABULARY, (1, 24), generator=torch.Generator().manual_seed(0))
 
 
 def logits(model):

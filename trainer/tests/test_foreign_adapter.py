@@ -331,11 +331,11 @@ def test_a_beginning_with_random_numbers_is_told_from_one_that_repeats(base, tmp
 @pytest.mark.parametrize(
     ("kind", "config"), [("adapter", {"init_lora_weights": "olora"}), ("model", {"use_dora": True})]
 )
-def test_an_import_scores_pefts_reading(convertible, tmp_path, kind, config):
+def test_an_import_scores_pefts_reading(known_tokens, tiny, tmp_path, kind, config):
     given = tmp_path / "given"
-    train(convertible, given, **config)
+    train(tiny, given, **config)
     spec = {
-        "base": {"id": "test/tiny", "path": str(convertible)},
+        "base": {"id": "test/tiny", "path": str(tiny)},
         "start": {"path": str(given), "sha256": sha256_of(given / foreign_adapter.WEIGHTS)},
         "lora": {"r": 4, "alpha": 8, "target_modules": ["q_proj", "up_proj"]},
         "linear_modules": LINEAR,

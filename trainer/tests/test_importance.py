@@ -23,14 +23,14 @@ ROWS = [
 
 
 @pytest.fixture(scope="module")
-def spec(convertible, tmp_path_factory):
+def spec(tiny, tmp_path_factory):
     folder = tmp_path_factory.mktemp("importance")
-    adapter = write_adapter(convertible, folder / "adapter", r=4, target_modules="all-linear")
+    adapter = write_adapter(tiny, folder / "adapter", r=4, target_modules="all-linear")
     rows = folder / "rows.jsonl"
     rows.write_text("".join(json.dumps({"messages": row}) + "\n" for row in ROWS))
     importance = folder / "importance.safetensors"
     return write_spec(
-        folder / "export", convertible, adapter, format="gguf", importance=str(importance), rows=str(rows)
+        folder / "export", tiny, adapter, format="gguf", importance=str(importance), rows=str(rows)
     )
 
 

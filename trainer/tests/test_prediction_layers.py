@@ -17,6 +17,7 @@ from trainer.runtime.converters import PREDICTION_LAYERS, prediction_tensors
 from trainer.runtime.gguf_reader import GgufReader
 from trainer.runtime.hyperparameters import Lora
 from trainer.runtime.spec import Base, ModelSpec
+from trainer.tests.make_tiny import SMALL_VOCABULARY
 from trainer.tests.test_base_check import CONVERTERS, ENGINE
 
 
@@ -52,9 +53,9 @@ def loaded(base, method) -> tuple[ModelSpec, load.Model, Tokenizer]:
         *(pytest.param(each, marks=pytest.mark.full) for each in ("qwen3_5", "qwen3_next", "glm4_moe")),
     ],
 )
-def test_a_model_that_was_trained_in_full_keeps_them(tmp_path, name):
+def test_a_model_that_was_trained_in_full_keeps_them(known_tokens, tmp_path, name):
     base = tmp_path / "base"
-    write(name, base, as_served=True)
+    write(name, base, as_served=True, tokens=SMALL_VOCABULARY)
     spec, model, tokenizer = loaded(base, "full")
     artifact = save(model, tokenizer, spec, tmp_path / "out")
     require_kept(base, artifact.folder)

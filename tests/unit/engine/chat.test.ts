@@ -4,6 +4,7 @@ import { test } from 'node:test'
 import { ApiError } from '../../../contract/errors.ts'
 import { prepareConversation, renderChat } from '../../../engine/chat/conversation.ts'
 import { stripMarkers } from '../../../engine/tokenizer/tokenizer.ts'
+import { full } from '../../support/full.ts'
 import { ask, call, history, modelOf, now, place, type TemplateName, weather } from './chat-models.ts'
 
 const prompt = (name: TemplateName, fields: Record<string, unknown> = {}) =>
@@ -298,7 +299,7 @@ test('a template that does not end, or grows without end, is refused soon', () =
     [grown('[1]', 's.x + s.x'), /too large/],
     [grown('[1]', 's.x.extend(s.x) or s.x'), /too large/],
     // Little memory, and text without end.
-    [`${grown('1', '[s.x, s.x]')}{{ s.x|tojson }}`, /takes more than 2 s/],
+    ...(full.skip ? [] : [[`${grown('1', '[s.x, s.x]')}{{ s.x|tojson }}`, /takes more than 2 s/] as const]),
   ] as const) {
     const model = { ...modelOf('smollm2'), chat_template: source }
     // What a model's template is, is learned once: the next request is refused at once.

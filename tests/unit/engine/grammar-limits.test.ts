@@ -226,6 +226,7 @@ test('a costly tool that is not strict takes any object, others stay enforced, a
 test('a schema that waits longer than the limit is rejected as overloaded', async () => {
   // A grammar that is not cheap would keep the worker, also one that only a busy machine makes slow.
   const grammars = createGrammars({
+    compile_ms: 2_000,
     trial_wait_ms: 400,
     slice_ms: 10_000,
     cheap_compile_ms: 10_000,
