@@ -33,8 +33,7 @@ const program = `if True:
  */
 export function tinyModelsDir(config: Record<string, number | string> = {}): string {
   const source = 'trainer/tests/make_tiny.py'
-  if (Object.keys(config).length === 0)
-    return modelsDir(tiny, source, '', (checkpoint) => makeTiny(checkpoint))
+  if (Object.keys(config).length === 0) return modelsDir(tiny, source, '', (checkpoint) => makeTiny(checkpoint))
   const json = JSON.stringify(config)
   return modelsDir(tiny, source, json, (checkpoint, out) => prepare(tiny, checkpoint, out, json))
 }

@@ -129,7 +129,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_an_adapter_of_experts_is_imported_as_what_peft_reads(folder, tmp_path, kind):
+def test_an_adapter_of_experts_is_imported_as_what_peft_reads(known_tokens, folder, tmp_path, kind):
     options, parameters = FOREIGN[kind]
     model = adapted(folder, parameters, **options)
     given = tmp_path / "given"

@@ -29,9 +29,7 @@ def spec(tiny, tmp_path_factory):
     rows = folder / "rows.jsonl"
     rows.write_text("".join(json.dumps({"messages": row}) + "\n" for row in ROWS))
     importance = folder / "importance.safetensors"
-    return write_spec(
-        folder / "export", tiny, adapter, format="gguf", importance=str(importance), rows=str(rows)
-    )
+    return write_spec(folder / "export", tiny, adapter, format="gguf", importance=str(importance), rows=str(rows))
 
 
 @torch.inference_mode()
