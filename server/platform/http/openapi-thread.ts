@@ -69,8 +69,7 @@ async function describeRoutes(app: FastifyInstance, version: string): Promise<Ro
     transform: (input) => {
       const route = input.route.config?.route
       const body = route && bodyOf(route)
-      if (body && z.safeParse(body, undefined).success)
-        optional.add(`${route.method.toLowerCase()} ${route.path}`)
+      if (body && z.safeParse(body, undefined).success) optional.add(`${route.method.toLowerCase()} ${route.path}`)
       const operationId = route && operations.get(route)
       const result = jsonSchemaTransform(
         route ? { ...input, schema: forDescription(route, input.schema as object) } : input,
@@ -112,8 +111,7 @@ interface Document {
 
 /** Objects and unions of them. Texts and enums are as short as their names. */
 const isObject = (schema: z.core.$ZodType): boolean =>
-  schema instanceof z.ZodObject ||
-  (schema instanceof z.ZodUnion && schema.options.every(isObject))
+  schema instanceof z.ZodObject || (schema instanceof z.ZodUnion && schema.options.every(isObject))
 
 /** The description with the components that it refers to, and no others. */
 function withComponents<D extends Document>(document: D): D {
