@@ -68,9 +68,17 @@ export const Tool = z.looseObject({
   }),
 })
 export type Tool = z.infer<typeof Tool>
+const FunctionChoice = z.looseObject({ type: z.literal('function'), function: z.looseObject({ name: ToolName }) })
 export const ToolChoice = z.union([
   z.enum(['none', 'auto', 'required']),
-  z.looseObject({ type: z.literal('function'), function: z.looseObject({ name: ToolName }) }),
+  FunctionChoice,
+  z.looseObject({
+    type: z.literal('allowed_tools'),
+    allowed_tools: z.looseObject({
+      mode: z.enum(['auto', 'required']),
+      tools: list(FunctionChoice, { min: 1, max: 128 }).describe('Those of the tools that may be called.'),
+    }),
+  }),
 ])
 export type ToolChoice = z.infer<typeof ToolChoice>
 

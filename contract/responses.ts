@@ -100,6 +100,14 @@ const HostedTool = z
 const ResponseTool = z.union([FunctionTool, CustomTool, NamespaceTool, HostedTool])
 export type ResponseTool = z.infer<typeof ResponseTool>
 const FunctionChoice = z.looseObject({ type: z.enum(['function', 'custom']), name: z.string().min(1).max(64) })
+const AllowedChoice = z.looseObject({
+  type: z.literal('allowed_tools'),
+  mode: z.enum(['auto', 'required']),
+  tools: list(z.looseObject({ type: z.string().max(64), name: z.string().min(1).max(64).nullish() }), {
+    min: 1,
+    max: 128,
+  }).describe('Those of the tools that may be called.'),
+})
 export const TextFormat = z.discriminatedUnion('type', [
   z.looseObject({ type: z.literal('text') }),
   z.looseObject({ type: z.literal('json_object') }),
@@ -139,7 +147,7 @@ export const ResponseRequest = z.looseObject({
     .nullish()
     .describe('1 to 4096. Default 1024, or what the context leaves.'),
   tools: list(ResponseTool, { max: 128 }).nullish(),
-  tool_choice: z.union([z.enum(['none', 'auto', 'required']), FunctionChoice]).nullish(),
+  tool_choice: z.union([z.enum(['none', 'auto', 'required']), FunctionChoice, AllowedChoice]).nullish(),
   parallel_tool_calls: z.boolean().nullish(),
   text: z.looseObject({ format: TextFormat.nullish(), verbosity: oneOf('medium') }).nullish(),
   metadata: Metadata.nullish(),

@@ -1,5 +1,5 @@
 // Resolves tools and tool_choice: which tools an answer may call, how often, and the schemas of their arguments.
-import type { ChatRequest, Tool } from '../../contract/chat.ts'
+import type { ChatRequest, Tool, ToolChoice } from '../../contract/chat.ts'
 import { ApiError } from '../../contract/errors.ts'
 import { costlyPaths } from '../grammar/schema-check.ts'
 import { schemaRules } from '../grammar/schema-rules.ts'
@@ -57,20 +57,32 @@ export function planTools(
       { param: 'tool_choice' },
     )
   if (tools.length === 0 || choice === 'none') return null
-  const named = typeof choice === 'object' ? choice.function.name : null
+  const { names, mode, param } = choiceOf(choice)
+  const unknown = names?.find((name) => !tools.some((tool) => tool.function.name === name))
+  if (unknown !== undefined)
+    throw new ApiError('invalid_request', `tool_choice names '${unknown}', which is not one of the tools.`, { param })
   const callable = tools.flatMap((tool, index) =>
-    named === null || tool.function.name === named ? [callableTool(tool, index)] : [],
+    names === null || names.includes(tool.function.name) ? [callableTool(tool, index)] : [],
   )
-  if (callable.length === 0)
-    throw new ApiError('invalid_request', `tool_choice names '${named}', which is not one of the tools.`, {
-      param: 'tool_choice.function.name',
-    })
   return {
     shown: tools.map(templateTool),
     callable: withinBudget(callable),
-    required: choice !== 'auto',
-    calls_max: named !== null || is_single || !parallel ? 1 : callsMax,
+    required: mode !== 'auto',
+    calls_max: mode === 'one' || is_single || !parallel ? 1 : callsMax,
   }
+}
+
+/** Which tools may be called, null for all; and the field that names them. */
+function choiceOf(choice: Exclude<ToolChoice, 'none'>): {
+  names: string[] | null
+  mode: 'auto' | 'required' | 'one'
+  param: string
+} {
+  if (typeof choice === 'string') return { names: null, mode: choice, param: 'tool_choice' }
+  if (choice.type === 'function')
+    return { names: [choice.function.name], mode: 'one', param: 'tool_choice.function.name' }
+  const { mode, tools } = choice.allowed_tools
+  return { names: tools.map((tool) => tool.function.name), mode, param: 'tool_choice.allowed_tools.tools' }
 }
 
 /** Whether a JSON schema can be enforced during decoding. */
@@ -114,6 +126,11 @@ export function relaxedPlan(plan: ToolPlan): ToolPlan | null {
 
 function argumentsSchema({ function: { parameters, strict } }: Tool, param: string): Record<string, unknown> {
   if (!parameters) return noArguments
+  const { properties } = parameters
+  if (typeof (properties ?? {}) !== 'object' || (Array.isArray(properties) && properties.length > 0))
+    throw new ApiError('invalid_request', "A tool's properties must be an object with a schema for each argument.", {
+      param: `${param}.properties`,
+    })
   if (parameters.type !== undefined && parameters.type !== 'object')
     throw new ApiError('invalid_request', "A tool's parameters must be a schema of type 'object'.", { param })
   if (takesNoArguments(parameters)) return noArguments

@@ -59,6 +59,16 @@ export type Messages = ChatMessage[]
 export type ToolChoice =
   | ('none' | 'auto' | 'required')
   | { type: 'function'; function: { name: string; [k: string]: unknown }; [k: string]: unknown }
+  | {
+      type: 'allowed_tools'
+      allowed_tools: {
+        mode: 'auto' | 'required'
+        /** Those of the tools that may be called. */
+        tools: { type: 'function'; function: { name: string; [k: string]: unknown }; [k: string]: unknown }[]
+        [k: string]: unknown
+      }
+      [k: string]: unknown
+    }
 export type InputItem =
   | {
       type?: 'message' | undefined
@@ -2182,7 +2192,18 @@ export interface ResponseRequest {
       )[]
     | null | undefined
   tool_choice?:
-    (('none' | 'auto' | 'required') | { type: 'function' | 'custom'; name: string; [k: string]: unknown }) | null | undefined
+    | (
+        | ('none' | 'auto' | 'required')
+        | { type: 'function' | 'custom'; name: string; [k: string]: unknown }
+        | {
+            type: 'allowed_tools'
+            mode: 'auto' | 'required'
+            /** Those of the tools that may be called. */
+            tools: { type: string; name?: string | null; [k: string]: unknown }[]
+            [k: string]: unknown
+          }
+      )
+    | null | undefined
   parallel_tool_calls?: boolean | null | undefined
   text?: {
     format?: TextFormat | null | undefined

@@ -201,6 +201,12 @@ test('functions are kept and custom tools work; hosted tools are left out, and t
   const { item: named } = await called({ type: 'function', name: 'weather', namespace: 'home' })
   assert.ok(named.type === 'function_call')
   assert.deepEqual([named.name, named.namespace], ['weather', 'home'])
+  const allowed = [{ type: 'function', name: 'weather', namespace: 'home' }, { type: 'web_search' }]
+  const { item: only } = await called({ type: 'allowed_tools', mode: 'required', tools: allowed })
+  assert.ok(only.type === 'function_call')
+  assert.deepEqual([only.name, only.namespace], ['weather', 'home'])
+  const unknown = called({ type: 'allowed_tools', mode: 'auto', tools: [{ type: 'function', name: 'other' }] })
+  await refused(unknown, 400, 'invalid_request', 'tool_choice.tools')
   const { whole, item, input } = await called({ type: 'custom', name: 'note', namespace: 'home' })
   assert.ok(item.type === 'custom_tool_call')
   assert.deepEqual([item.name, item.namespace, item.input], ['note', 'home', input])

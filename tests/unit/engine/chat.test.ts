@@ -253,6 +253,14 @@ test('a tool_choice that contradicts the tools is rejected', () => {
     'tool_choice.function.name',
     /'other'/,
   )
+  const allowed = { type: 'allowed_tools', allowed_tools: { mode: 'auto', tools: [now, named] } }
+  refused(
+    'qwen2.5',
+    { tools: [weather, now], tool_choice: allowed },
+    'invalid_request',
+    'tool_choice.allowed_tools.tools',
+    /'other'/,
+  )
   refused('qwen2.5', { tool_choice: 'required' }, 'invalid_request', 'tool_choice')
   refused('qwen2.5', { tools: [], tool_choice: named }, 'invalid_request', 'tool_choice')
   refused('qwen2.5', { tools: [weather, now, weather] }, 'invalid_request', 'tools.2.function.name', /Two tools/)
@@ -347,6 +355,17 @@ test('the grammar of an answer follows from tool_choice and parallel_tool_calls'
     type: 'or',
     elements: [qwenCall, none],
   })
+  // Allowed tools are those that may be called; all are shown, as with any choice.
+  const allowed = (mode: string) => ({
+    tools,
+    tool_choice: {
+      type: 'allowed_tools',
+      allowed_tools: { mode, tools: [{ type: 'function', function: { name: 'now' } }] },
+    },
+  })
+  assert.deepEqual(format('qwen2.5', allowed('auto')), { ...auto, tags: [none] })
+  assert.deepEqual(format('qwen2.5', allowed('required')), format('qwen2.5', { tools: [now], tool_choice: 'required' }))
+  assert.equal(prompt('qwen2.5', allowed('required')), prompt('qwen2.5', { tools }))
   assert.deepEqual(
     format('qwen2.5', { tools, tool_choice: { type: 'function', function: { name: 'get_weather' } } }),
     qwenCall,

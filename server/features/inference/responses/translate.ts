@@ -89,7 +89,7 @@ export function chatRequest(
     ...(tools.chat.length > 0 && { tools: tools.chat }),
     tool_choice:
       typeof tool_choice === 'object' && tool_choice !== null
-        ? { type: 'function', function: { name: chosenName(tool_choice) } }
+        ? chatChoice(tool_choice)
         : tools.chat.length > 0 || tool_choice === 'required'
           ? tool_choice
           : undefined,
@@ -100,8 +100,16 @@ export function chatRequest(
   return parsed.data
 }
 
-const chosenName = ({ name, namespace }: { name: string; namespace?: unknown }) =>
-  chatName(name, typeof namespace === 'string' ? namespace : undefined)
+function chatChoice(choice: Extract<ResponseRequest['tool_choice'], object>): object {
+  const named = ({ name, namespace }: { name?: string | null | undefined; namespace?: unknown }) => ({
+    type: 'function',
+    function: { name: chatName(name ?? '', typeof namespace === 'string' ? namespace : undefined) },
+  })
+  if (choice.type !== 'allowed_tools') return named(choice)
+  const { mode, tools } = choice
+  // Hosted tools have no name, and are left out of the tools too.
+  return { type: choice.type, allowed_tools: { mode, tools: tools.filter(({ name }) => name).map(named) } }
+}
 
 /** A format in the form of chat completions. */
 export function responseFormat(format: NonNullable<NonNullable<ResponseRequest['text']>['format']>) {
@@ -163,6 +171,7 @@ const names: [RegExp, string][] = [
   [/^max_(completion_)?tokens$/, 'max_output_tokens'],
   [/^response_format.*/, 'text.format'],
   [/^tool_choice\.function\./, 'tool_choice.'],
+  [/^tool_choice\.allowed_tools\./, 'tool_choice.'],
 ]
 
 /** The error of a chat request with the fields of the Responses API. */
