@@ -133,11 +133,37 @@ function render(
           'the call out.',
         { param: 'messages' },
       )
-    throw new ApiError(
-      'invalid_request',
-      `The model's chat template refuses these messages: ${(error as Error).message}`,
-      { param: 'messages' },
-    )
+    const why = (error as Error).message
+    if (plan && renders(() => render(template, messages, withoutSchemas(plan), kwargs)))
+      throw new ApiError(
+        'invalid_request',
+        `The model's chat template cannot write these tools (${why}). Give every argument a schema that is an ` +
+          'object, with a type and a description.',
+        { param: 'tools' },
+      )
+    throw new ApiError('invalid_request', `The model's chat template refuses these messages: ${why}`, {
+      param: 'messages',
+    })
+  }
+}
+
+function withoutSchemas(plan: ToolPlan): ToolPlan {
+  const { shown } = plan
+  return {
+    ...plan,
+    shown: shown.map((tool) => ({
+      ...tool,
+      function: { ...tool.function, parameters: { type: 'object', properties: {} } },
+    })),
+  }
+}
+
+function renders(attempt: () => unknown): boolean {
+  try {
+    attempt()
+    return true
+  } catch {
+    return false
   }
 }
 

@@ -124,11 +124,13 @@ export function adaptHistory(messages: TemplateMessage[], format: ToolFormat): T
 
 export function templateTool({ function: { name, description, parameters } }: Tool): TemplateTool {
   // Always set: templates join them as text or access their fields.
-  return {
-    type: 'function',
-    function: { name, description: description ?? '', parameters: parameters ?? { type: 'object', properties: {} } },
-  }
+  const whole = { ...(parameters ?? { type: 'object' }) }
+  // Some clients write an empty object as a list.
+  if (whole.properties == null || isEmptyList(whole.properties)) whole.properties = {}
+  return { type: 'function', function: { name, description: description ?? '', parameters: whole } }
 }
+
+const isEmptyList = (value: unknown) => Array.isArray(value) && value.length === 0
 
 function contentOf(content: string | ContentPart[] | null | undefined, sight: Sight, index: number): TemplateContent {
   if (content == null) return ''

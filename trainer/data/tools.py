@@ -28,12 +28,15 @@ def tool_of(tool: dict[str, Any]) -> dict[str, Any]:
     """A tool of a row with every field that templates read."""
     function = tool["function"]
     parameters: dict[str, Any] | None = function.get("parameters")
+    whole: dict[str, Any] = {"type": "object"} if parameters is None else {**parameters}
+    if whole.get("properties") in (None, []):
+        whole["properties"] = {}
     return {
         "type": "function",
         "function": {
             "name": function["name"],
             "description": function.get("description") or "",
-            "parameters": {"type": "object", "properties": {}} if parameters is None else parameters,
+            "parameters": whole,
         },
     }
 

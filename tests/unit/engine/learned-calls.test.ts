@@ -2,6 +2,7 @@
 // enforced grammar accepts.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { ApiError } from '../../../contract/errors.ts'
 import { prepareConversation } from '../../../engine/chat/conversation.ts'
 import type { ReplyPart } from '../../../engine/chat/reply.ts'
 import { readTemplate } from '../../../engine/chat/template.ts'
@@ -231,4 +232,44 @@ test('results are rendered in the order of their calls, however they are sent', 
       stripMarkers(prepareConversation(modelNamed(name), ask({ messages: asked(...ids), tools: [now] })).prompt)
     assert.equal(prompt('c', 'a', 'b'), prompt('a', 'b', 'c'), name)
   }
+})
+
+test('arguments of any schema are shown, or refused by a sentence about the tools', { skip: missing }, () => {
+  const ask = (name: string, parameters: unknown) =>
+    prepareConversation(modelNamed(name), {
+      model: 'm',
+      messages: [{ role: 'user', content: 'a' }],
+      tools: [{ type: 'function', function: { name: 'find', parameters } }],
+    } as never)
+  const open = [
+    { type: 'object', additionalProperties: true },
+    { $ref: '#/$defs/a', $defs: { a: {} } },
+    { properties: [] },
+  ]
+  for (const parameters of [...open, { type: 'object', properties: { any: true } }])
+    ask('ByteDance-Seed-OSS', parameters)
+  const refused = (name: string, parameters: unknown, param: string, sentence: RegExp) =>
+    assert.throws(
+      () => ask(name, parameters),
+      (error) => {
+        assert.ok(error instanceof ApiError)
+        assert.equal(error.param, param)
+        assert.match(error.message, sentence)
+        return true
+      },
+    )
+  const properties = { any: true }
+  refused(
+    'GigaChat3-10B-A1.8B',
+    { type: 'object', properties },
+    'tools',
+    /cannot write these tools .* a schema that is an object/,
+  )
+  for (const wrong of [true, [1]])
+    refused(
+      'ByteDance-Seed-OSS',
+      { properties: wrong },
+      'tools.0.function.parameters.properties',
+      /must be an object with a schema for each argument/,
+    )
 })
