@@ -35,71 +35,8 @@ interface RowsPanelProps {
 export function RowsPanel({ columns, parameters, of }: RowsPanelProps) {
   const [source, setSource] = useState<string | null>(of ?? null)
   const [count, setCount] = useState<number | null>(20)
-  const [rows, setRows] = useState<Row[]>([])
-  const [asked, setAsked] = useState<readonly Column[]>([])
-  const [done, setDone] = useState(0)
-  const [running, setRunning] = useState(false)
-  const [problem, setProblem] = useState<string>()
-  const stop = useRef<AbortController>(undefined)
   const choices = useSources()
-  const nameOf = useModelNames()
-
-  async function run(): Promise<void> {
-    const models = columns.filter(({ model }) => model)
-    if (!source || models.length === 0) return setProblem('Choose a dataset and a model.')
-    const ended = new AbortController()
-    stop.current = ended
-    setProblem(undefined)
-    setRunning(true)
-    setDone(0)
-    setAsked(models)
-    try {
-      const [page, options] = [{ limit: Math.min(100, count ?? 20) }, { signal: ended.signal }]
-      const found = await (isJob(source)
-        ? tunery.jobs.heldOut(source, page, options)
-        : tunery.datasets.rows(source, page, options))
-      if (found.items.length === 0)
-        setProblem(isJob(source) ? 'This job held out no rows.' : 'This dataset has no rows.')
-      const rows = found.items.map(({ row, messages }): Row => {
-        const all = (messages ?? []) as { role: string; content: unknown }[]
-        const last = all.at(-1)
-        const prompt = last?.role === 'assistant' ? all.slice(0, -1) : all
-        return {
-          row,
-          messages: prompt.map(({ role, content }) => ({
-            role: role as Message['role'],
-            // Pictures stay where the row has them.
-            content: picturesOf(content).length > 0 ? (content as Content) : textOf(content),
-          })),
-          expected: last?.role === 'assistant' ? textOf(last.content) : '',
-          answers: {},
-        }
-      })
-      setRows(rows)
-      const waiting = rows.flatMap((row) => models.map((column) => ({ row, column })))
-      const worker = async () => {
-        for (let next = waiting.shift(); next && !ended.signal.aborted; next = waiting.shift()) {
-          const { row, column } = next
-          const answer = await ask(requestOf(column.model, row.messages, parameters), ended.signal, () => {})
-          row.answers = { ...row.answers, [column.id]: answer }
-          setRows([...rows])
-          setDone((before) => before + 1)
-        }
-      }
-      // Two at once: enough to keep the engine busy, few enough for others.
-      await Promise.all([worker(), worker()])
-    } catch (error) {
-      if (!ended.signal.aborted) setProblem((error as Error).message)
-    } finally {
-      setRunning(false)
-    }
-  }
-
-  const total = rows.length * asked.length
-  const isRight = (row: Row, id: string) => {
-    const answer = row.answers[id]
-    return answer && row.expected !== '' ? answer.text.trim() === row.expected.trim() : undefined
-  }
+  const { run, stop, running, progress, problem, rows, asked } = useRun(columns, parameters, source, count ?? 20)
   return (
     <Card>
       <Disclosure summary="Run on dataset rows" open={of !== undefined}>
@@ -115,7 +52,7 @@ export function RowsPanel({ columns, parameters, of }: RowsPanelProps) {
               <NumberInput value={count} onChange={setCount} min={1} max={100} />
             </Field>
             {running ? (
-              <Button onClick={() => stop.current?.abort()}>Stop</Button>
+              <Button onClick={stop}>Stop</Button>
             ) : (
               <Button variant="primary" disabled={!source} onClick={() => void run()}>
                 Run
@@ -123,65 +60,144 @@ export function RowsPanel({ columns, parameters, of }: RowsPanelProps) {
             )}
           </div>
           {problem && <Notice tone="bad">{problem}</Notice>}
-          {running && <Progress value={total > 0 ? done / total : null} label="Rows answered" />}
-          {rows.length > 0 && (
-            <>
-              <ul className="flex flex-wrap gap-2 text-sm" aria-live="polite">
-                {asked.map(({ id, model }) => {
-                  const judged = rows.map((row) => isRight(row, id)).filter((verdict) => verdict !== undefined)
-                  const right = judged.filter(Boolean).length
-                  return (
-                    <li key={id}>
-                      <Badge tone={right === judged.length ? 'good' : 'neutral'}>
-                        {nameOf(model)}: {right} of {judged.length} match
-                      </Badge>
-                    </li>
-                  )
-                })}
-              </ul>
-              <div className="-mx-4">
-                <Table
-                  label="Answers by row"
-                  rows={rows}
-                  rowId={({ row }) => String(row)}
-                  empty={<EmptyState compact title="There are no rows" />}
-                  columns={[
-                    { id: 'row', header: 'Row', cell: ({ row }) => row, align: 'right' },
-                    {
-                      id: 'prompt',
-                      header: 'Prompt',
-                      from: 'md',
-                      width: '18rem',
-                      cell: ({ messages }) => (
-                        <div className="grid gap-1">
-                          <Thumbnails
-                            urls={messages.flatMap(({ content }) => picturesOf(content))}
-                            name="of the row"
-                            size="sm"
-                          />
-                          <Clamped text={textOf(messages.at(-1)?.content)} />
-                        </div>
-                      ),
-                    },
-                    { id: 'expected', header: 'Expected', cell: ({ expected }) => <Clamped text={expected} /> },
-                    ...asked.map(({ id, model }) => ({
-                      id,
-                      header: nameOf(model),
-                      cell: (row: Row) => (
-                        <Clamped
-                          text={row.answers[id]?.error ?? row.answers[id]?.text ?? '…'}
-                          tone={isRight(row, id) === undefined ? undefined : isRight(row, id) ? 'good' : 'bad'}
-                        />
-                      ),
-                    })),
-                  ]}
-                />
-              </div>
-            </>
-          )}
+          {running && <Progress value={progress} label="Rows answered" />}
+          {rows.length > 0 && <Answers rows={rows} asked={asked} />}
         </div>
       </Disclosure>
     </Card>
+  )
+}
+
+/** Asks the models. */
+function useRun(columns: readonly Column[], parameters: Parameters, source: string | null, count: number) {
+  const [rows, setRows] = useState<Row[]>([])
+  const [asked, setAsked] = useState<readonly Column[]>([])
+  const [done, setDone] = useState(0)
+  const [running, setRunning] = useState(false)
+  const [problem, setProblem] = useState<string>()
+  const ended = useRef<AbortController>(undefined)
+
+  async function run(): Promise<void> {
+    const models = columns.filter(({ model }) => model)
+    if (!source || models.length === 0) return setProblem('Choose a dataset and a model.')
+    const controller = new AbortController()
+    ended.current = controller
+    setProblem(undefined)
+    setRunning(true)
+    setDone(0)
+    setAsked(models)
+    try {
+      const [page, options] = [{ limit: Math.min(100, count) }, { signal: controller.signal }]
+      const found = await (isJob(source)
+        ? tunery.jobs.heldOut(source, page, options)
+        : tunery.datasets.rows(source, page, options))
+      if (found.items.length === 0)
+        setProblem(isJob(source) ? 'This job held out no rows.' : 'This dataset has no rows.')
+      const rows = found.items.map(toRow)
+      setRows(rows)
+      const waiting = rows.flatMap((row) => models.map((column) => ({ row, column })))
+      const worker = async () => {
+        for (let next = waiting.shift(); next && !controller.signal.aborted; next = waiting.shift()) {
+          const { row, column } = next
+          const answer = await ask(requestOf(column.model, row.messages, parameters), controller.signal, () => {})
+          row.answers = { ...row.answers, [column.id]: answer }
+          setRows([...rows])
+          setDone((before) => before + 1)
+        }
+      }
+      // Two at once: enough to keep the engine busy, few enough for others.
+      await Promise.all([worker(), worker()])
+    } catch (error) {
+      if (!controller.signal.aborted) setProblem((error as Error).message)
+    } finally {
+      setRunning(false)
+    }
+  }
+
+  const total = rows.length * asked.length
+  const stop = () => ended.current?.abort()
+  return { run, stop, running, progress: total > 0 ? done / total : null, problem, rows, asked }
+}
+
+/** A row whose last message, if it is an answer, is the expected one. */
+function toRow({ row, messages }: { row: number; messages?: unknown }): Row {
+  const all = (messages ?? []) as { role: string; content: unknown }[]
+  const last = all.at(-1)
+  const prompt = last?.role === 'assistant' ? all.slice(0, -1) : all
+  return {
+    row,
+    messages: prompt.map(({ role, content }) => ({
+      role: role as Message['role'],
+      // Pictures stay where the row has them.
+      content: picturesOf(content).length > 0 ? (content as Content) : textOf(content),
+    })),
+    expected: last?.role === 'assistant' ? textOf(last.content) : '',
+    answers: {},
+  }
+}
+
+/** Undefined while there is no answer, or nothing to compare it with. */
+function isRight(row: Row, id: string): boolean | undefined {
+  const answer = row.answers[id]
+  return answer && row.expected !== '' ? answer.text.trim() === row.expected.trim() : undefined
+}
+
+function Answers({ rows, asked }: { rows: readonly Row[]; asked: readonly Column[] }) {
+  const nameOf = useModelNames()
+  return (
+    <>
+      <ul className="flex flex-wrap gap-2 text-sm" aria-live="polite">
+        {asked.map(({ id, model }) => {
+          const judged = rows.map((row) => isRight(row, id)).filter((verdict) => verdict !== undefined)
+          const right = judged.filter(Boolean).length
+          return (
+            <li key={id}>
+              <Badge tone={right === judged.length ? 'good' : 'neutral'}>
+                {nameOf(model)}: {right} of {judged.length} match
+              </Badge>
+            </li>
+          )
+        })}
+      </ul>
+      <div className="-mx-4">
+        <Table
+          label="Answers by row"
+          rows={rows}
+          rowId={({ row }) => String(row)}
+          empty={<EmptyState compact title="There are no rows" />}
+          columns={[
+            { id: 'row', header: 'Row', cell: ({ row }) => row, align: 'right' },
+            {
+              id: 'prompt',
+              header: 'Prompt',
+              from: 'md',
+              width: '18rem',
+              cell: ({ messages }) => (
+                <div className="grid gap-1">
+                  <Thumbnails
+                    urls={messages.flatMap(({ content }) => picturesOf(content))}
+                    name="of the row"
+                    size="sm"
+                  />
+                  <Clamped text={textOf(messages.at(-1)?.content)} />
+                </div>
+              ),
+            },
+            { id: 'expected', header: 'Expected', cell: ({ expected }) => <Clamped text={expected} /> },
+            ...asked.map(({ id, model }) => ({
+              id,
+              header: nameOf(model),
+              cell: (row: Row) => (
+                <Clamped
+                  text={row.answers[id]?.error ?? row.answers[id]?.text ?? '…'}
+                  tone={isRight(row, id) === undefined ? undefined : isRight(row, id) ? 'good' : 'bad'}
+                />
+              ),
+            })),
+          ]}
+        />
+      </div>
+    </>
   )
 }
 
