@@ -12,7 +12,7 @@ import {
 } from '@tanstack/react-table'
 import { useVirtualizer } from '@tanstack/react-virtual'
 import { ArrowDown, ArrowUp } from 'lucide-react'
-import { type KeyboardEvent, type ReactNode, useEffect, useMemo, useRef, useState } from 'react'
+import { type KeyboardEvent, type ReactNode, type RefObject, useEffect, useMemo, useRef, useState } from 'react'
 import { classes } from '../lib/classes.ts'
 import { formatNumber } from '../lib/format.ts'
 import { Button } from './button.tsx'
@@ -106,10 +106,8 @@ function useSorted<T extends object>({ columns, rows, rowId, sort }: TableProps<
   })
 }
 
-export function Table<T extends object>(props: TableProps<T>) {
-  const { label, columns, rows, rowId, link, onOpen, selected, onSelect, empty, more, maxHeight, rowTone } = props
-  const table = useSorted(props)
-  const all = table.getRowModel().rows as unknown as Row<typeof features, T>[]
+/** The rows that are rendered: all of a short table, of a long one those that are seen. */
+function useWindow<R extends { id: string }>(all: readonly R[]) {
   const virtual = all.length > virtualFrom
   const scroller = useRef<HTMLDivElement>(null)
   const virtualizer = useVirtualizer({
@@ -121,12 +119,21 @@ export function Table<T extends object>(props: TableProps<T>) {
     overscan: 12,
   })
   const items = virtual ? virtualizer.getVirtualItems() : undefined
-  const before = items?.[0]?.start ?? 0
-  const after = items ? virtualizer.getTotalSize() - (items.at(-1)?.end ?? 0) : 0
   const shown = items
     ? items.map(({ index }) => ({ row: all[index]!, index }))
     : all.map((row, index) => ({ row, index }))
+  /** Pixels of the rows that are not rendered. */
+  const before = items?.[0]?.start ?? 0
+  const after = items ? virtualizer.getTotalSize() - (items.at(-1)?.end ?? 0) : 0
+  return { scroller, virtual, virtualizer, shown, before, after }
+}
 
+/** Arrows, Home and End walk from row to row; Tab still reaches every control. */
+function useWalk(
+  count: number,
+  scroller: RefObject<HTMLDivElement | null>,
+  scrollTo: ((index: number) => void) | undefined,
+) {
   const [focusRow, setFocusRow] = useState<number>()
   // After every render: a row far away is rendered some frames after it was scrolled to.
   useEffect(() => {
@@ -136,18 +143,24 @@ export function Table<T extends object>(props: TableProps<T>) {
     row.focus()
     setFocusRow(undefined)
   })
-
-  /** Arrows, Home and End walk from row to row; Tab still reaches every control. */
-  function walk(event: KeyboardEvent) {
+  return (event: KeyboardEvent) => {
     const target = event.target as HTMLElement
     if (!target.matches('[data-row-focus]')) return
     const current = Number(target.closest<HTMLElement>('[data-row]')?.dataset.row)
-    const to = { ArrowDown: current + 1, ArrowUp: current - 1, Home: 0, End: all.length - 1 }[event.key]
-    if (to === undefined || to < 0 || to >= all.length) return
+    const to = { ArrowDown: current + 1, ArrowUp: current - 1, Home: 0, End: count - 1 }[event.key]
+    if (to === undefined || to < 0 || to >= count) return
     event.preventDefault()
-    if (virtual) virtualizer.scrollToIndex(to)
+    scrollTo?.(to)
     setFocusRow(to)
   }
+}
+
+export function Table<T extends object>(props: TableProps<T>) {
+  const { label, columns, rows, rowId, selected, onSelect, empty, more, maxHeight } = props
+  const table = useSorted(props)
+  const all = table.getRowModel().rows as unknown as Row<typeof features, T>[]
+  const { scroller, virtual, virtualizer, before, after, shown } = useWindow(all)
+  const walk = useWalk(all.length, scroller, virtual ? virtualizer.scrollToIndex : undefined)
 
   if (rows.length === 0 && empty) return empty
   const ids = rows.map(rowId)
@@ -204,41 +217,15 @@ export function Table<T extends object>(props: TableProps<T>) {
           <tbody>
             {before > 0 && <Spacer height={before} width={width} />}
             {shown.map(({ row, index }) => (
-              <tr
+              <BodyRow
                 key={row.id}
-                data-row={index}
-                data-index={index}
-                ref={virtual ? virtualizer.measureElement : undefined}
-                aria-rowindex={virtual ? index + 2 : undefined}
-                className={classes(
-                  'group',
-                  (link || onOpen) && 'hover:bg-hover',
-                  rowTone?.(row.original) === 'bad' && 'bg-bad-soft',
-                  rowTone?.(row.original) === 'warn' && 'bg-warn-soft',
-                  selected?.has(row.id) && 'bg-accent-soft',
-                )}
-              >
-                {selected && (
-                  <td className={cellClass}>
-                    <Checkbox
-                      label={`Choose ${row.id}`}
-                      hideLabel
-                      checked={selected.has(row.id)}
-                      onChange={(on) => choose(row.id, on)}
-                    />
-                  </td>
-                )}
-                {columns.map((column, place) => (
-                  <Cell
-                    key={column.id}
-                    column={column}
-                    row={row.original}
-                    opens={place === 0}
-                    link={link}
-                    onOpen={onOpen}
-                  />
-                ))}
-              </tr>
+                {...props}
+                row={row.original}
+                id={row.id}
+                index={index}
+                measure={virtual ? virtualizer.measureElement : undefined}
+                onChoose={choose}
+              />
             ))}
             {after > 0 && <Spacer height={after} width={width} />}
           </tbody>
@@ -298,6 +285,52 @@ function HeadCell<T>({
         column.header
       )}
     </th>
+  )
+}
+
+function BodyRow<T extends object>({
+  row,
+  id,
+  index,
+  measure,
+  onChoose,
+  columns,
+  link,
+  onOpen,
+  selected,
+  rowTone,
+}: TableProps<T> & {
+  row: T
+  id: string
+  index: number
+  /** Of a table whose rows are not all rendered. */
+  measure: ((element: HTMLTableRowElement | null) => void) | undefined
+  onChoose: (id: string, on: boolean) => void
+}) {
+  const tone = rowTone?.(row)
+  return (
+    <tr
+      data-row={index}
+      data-index={index}
+      ref={measure}
+      aria-rowindex={measure ? index + 2 : undefined}
+      className={classes(
+        'group',
+        (link || onOpen) && 'hover:bg-hover',
+        tone === 'bad' && 'bg-bad-soft',
+        tone === 'warn' && 'bg-warn-soft',
+        selected?.has(id) && 'bg-accent-soft',
+      )}
+    >
+      {selected && (
+        <td className={cellClass}>
+          <Checkbox label={`Choose ${id}`} hideLabel checked={selected.has(id)} onChange={(on) => onChoose(id, on)} />
+        </td>
+      )}
+      {columns.map((column, place) => (
+        <Cell key={column.id} column={column} row={row} opens={place === 0} link={link} onOpen={onOpen} />
+      ))}
+    </tr>
   )
 }
 

@@ -22,37 +22,72 @@ export function Run({
   draft: Draft
   onChange: (draft: Draft) => void
 }) {
-  const [answer, setAnswer] = useState<Answer>()
-  const [problem, setProblem] = useState<string>()
   const [asking, setAsking] = useState(false)
   const [file, setFile] = useState<File>()
-  const stop = useRef<AbortController>(undefined)
-  const [running, setRunning] = useState(false)
   const [key] = useKey()
-  const session = useSessionQuery()
-  useEffect(() => () => stop.current?.abort(), [])
-
-  const scope = operation['x-scope']
-  const missing = Object.entries(draft.path).filter(([, value]) => isPlaceholder(value))
+  const { run, stop, running, answer, problem } = useRun(operation, draft, key, file)
+  const whyNot = useWhyNot(operation, draft, key, file)
   const risk = riskOf(operation)
-  const whyNot =
-    scope !== 'public' && !key && !session.data
-      ? 'Sign in, or set a key at the top of the page.'
-      : scope === 'session' && key
-        ? 'This operation takes no key: forget it at the top of the page.'
-        : missing.length > 0
-          ? `Fill in ${missing.map(([name]) => name).join(', ')}.`
-          : draft.body?.includes('…')
-            ? 'Put ids and texts of your own where the body has “…”.'
-            : isForm(operation) && !file
-              ? 'Choose a file.'
-              : undefined
 
+  return (
+    <section className="grid gap-3">
+      <h4 className="font-semibold">Run it</h4>
+      <Inputs operation={operation} draft={draft} onChange={onChange} onFile={setFile} />
+      <div className="flex flex-wrap items-center gap-3">
+        {running ? (
+          <Button icon={<Square aria-hidden />} onClick={stop}>
+            Stop
+          </Button>
+        ) : (
+          <Button
+            variant="primary"
+            icon={<Play aria-hidden />}
+            disabled={whyNot !== undefined}
+            onClick={() => (risk ? setAsking(true) : void run())}
+          >
+            Run
+          </Button>
+        )}
+        <span className="min-w-0 text-sm text-muted">{whyNot ?? (running ? 'Waiting for the answer…' : '')}</span>
+      </div>
+      <ConfirmDialog
+        open={asking}
+        onOpenChange={setAsking}
+        title={risk === 'deletes' ? 'Run a request that deletes?' : 'Run a request that changes or costs something?'}
+        action="Run"
+        danger={risk === 'deletes'}
+        onConfirm={() => {
+          // The dialog closes at once; the answer may take long.
+          void run()
+        }}
+      >
+        <p className="mb-2">
+          It is a real request to this service, {key ? 'with the pasted key' : 'as you are signed in'}:
+        </p>
+        <code className="font-mono text-sm break-all text-ink">
+          {operation.method} {addressOf(operation, draft)}
+        </code>
+      </ConfirmDialog>
+      <div role="status">
+        {problem && <p className="rounded-md bg-bad-soft px-3 py-2 text-sm text-bad">{problem}</p>}
+        {answer && <AnswerView answer={answer} />}
+      </div>
+    </section>
+  )
+}
+
+/** Sends the request, and holds what has come of its answer. */
+function useRun(operation: Operation, draft: Draft, key: string, file: File | undefined) {
+  const [answer, setAnswer] = useState<Answer>()
+  const [problem, setProblem] = useState<string>()
+  const [running, setRunning] = useState(false)
+  const current = useRef<AbortController>(undefined)
+  useEffect(() => () => current.current?.abort(), [])
   const run = async () => {
     setProblem(undefined)
     setAnswer(undefined)
     const controller = new AbortController()
-    stop.current = controller
+    current.current = controller
     setRunning(true)
     try {
       await send(operation, draft, { key, file, signal: controller.signal, onAnswer: setAnswer })
@@ -62,9 +97,34 @@ export function Run({
       setRunning(false)
     }
   }
+  return { run, stop: () => current.current?.abort(), running, answer, problem }
+}
+
+/** What is missing before the request can be sent. */
+function useWhyNot(operation: Operation, draft: Draft, key: string, file: File | undefined) {
+  const session = useSessionQuery()
+  const scope = operation['x-scope']
+  if (scope !== 'public' && !key && !session.data) return 'Sign in, or set a key at the top of the page.'
+  if (scope === 'session' && key) return 'This operation takes no key: forget it at the top of the page.'
+  const missing = Object.entries(draft.path).filter(([, value]) => isPlaceholder(value))
+  if (missing.length > 0) return `Fill in ${missing.map(([name]) => name).join(', ')}.`
+  if (draft.body?.includes('…')) return 'Put ids and texts of your own where the body has “…”.'
+  return isForm(operation) && !file ? 'Choose a file.' : undefined
+}
+
+function Inputs({
+  operation,
+  draft,
+  onChange,
+  onFile,
+}: {
+  operation: Operation
+  draft: Draft
+  onChange: (draft: Draft) => void
+  onFile: (file: File | undefined) => void
+}) {
   return (
-    <section className="grid gap-3">
-      <h4 className="font-semibold">Run it</h4>
+    <>
       {Object.entries(draft.path).map(([name, value]) => (
         <Field key={name} label={name}>
           <Input
@@ -103,50 +163,11 @@ export function Run({
             type="file"
             aria-label="File"
             className="text-sm"
-            onChange={(event) => setFile(event.currentTarget.files?.[0])}
+            onChange={(event) => onFile(event.currentTarget.files?.[0])}
           />
         </Field>
       )}
-      <div className="flex flex-wrap items-center gap-3">
-        {running ? (
-          <Button icon={<Square aria-hidden />} onClick={() => stop.current?.abort()}>
-            Stop
-          </Button>
-        ) : (
-          <Button
-            variant="primary"
-            icon={<Play aria-hidden />}
-            disabled={whyNot !== undefined}
-            onClick={() => (risk ? setAsking(true) : void run())}
-          >
-            Run
-          </Button>
-        )}
-        <span className="min-w-0 text-sm text-muted">{whyNot ?? (running ? 'Waiting for the answer…' : '')}</span>
-      </div>
-      <ConfirmDialog
-        open={asking}
-        onOpenChange={setAsking}
-        title={risk === 'deletes' ? 'Run a request that deletes?' : 'Run a request that changes or costs something?'}
-        action="Run"
-        danger={risk === 'deletes'}
-        onConfirm={() => {
-          // The dialog closes at once; the answer may take long.
-          void run()
-        }}
-      >
-        <p className="mb-2">
-          It is a real request to this service, {key ? 'with the pasted key' : 'as you are signed in'}:
-        </p>
-        <code className="font-mono text-sm break-all text-ink">
-          {operation.method} {addressOf(operation, draft)}
-        </code>
-      </ConfirmDialog>
-      <div role="status">
-        {problem && <p className="rounded-md bg-bad-soft px-3 py-2 text-sm text-bad">{problem}</p>}
-        {answer && <AnswerView answer={answer} />}
-      </div>
-    </section>
+    </>
   )
 }
 

@@ -15,6 +15,34 @@ import { type Draft, GradersForm, graderOf, newDraft } from './graders.tsx'
 
 const fields = ['model', 'baseline', 'dataset', 'name', 'rows']
 
+interface Settings {
+  model: string | null
+  baseline: string | null
+  dataset: string | null
+  rows: number | null
+  maxTokens: number | null
+  temperature: number | null
+  name: string
+  heldOutOnly: boolean
+}
+
+const defaults: Settings = {
+  model: null,
+  baseline: null,
+  dataset: null,
+  rows: 100,
+  maxTokens: 512,
+  temperature: 0,
+  name: '',
+  heldOutOnly: true,
+}
+
+interface PartProps {
+  settings: Settings
+  set: (change: Partial<Settings>) => void
+  error: Error | null
+}
+
 interface NewEvaluationProps {
   /** The model and its baseline to begin with. */
   of?: string | undefined
@@ -23,98 +51,35 @@ interface NewEvaluationProps {
 }
 
 export function NewEvaluation({ of, beside, onClose }: NewEvaluationProps) {
-  const navigate = useNavigate()
-  const client = useQueryClient()
-  const [model, setModel] = useState<string | null>(of ?? null)
-  const [baseline, setBaseline] = useState<string | null>(beside ?? null)
-  const [dataset, setDataset] = useState<string | null>(null)
-  const [rows, setRows] = useState<number | null>(100)
-  const [maxTokens, setMaxTokens] = useState<number | null>(512)
-  const [temperature, setTemperature] = useState<number | null>(0)
-  const [name, setName] = useState('')
+  const [settings, setSettings] = useState<Settings>({ ...defaults, model: of ?? null, baseline: beside ?? null })
+  const set = (change: Partial<Settings>) => setSettings((before) => ({ ...before, ...change }))
   const [drafts, setDrafts] = useState<Draft[]>([newDraft()])
-  const [heldOutOnly, setHeldOutOnly] = useState(true)
+  const { model, baseline, dataset, rows, heldOutOnly } = settings
   const choices = useChoices()
   const chosen = choices.data?.datasets.find(({ value }) => value === dataset)
   const training = useTraining(model)
+  const latest = training.datasets[0]?.id
   // The rows that the model's training held out are the honest ones: they stand there until others are chosen.
-  const suggested = training.heldOutBy && training.datasets[0]?.id
+  const suggested = training.heldOutBy && latest
   useEffect(() => {
-    if (suggested) setDataset((before) => before ?? suggested)
+    if (suggested) setSettings((before) => ({ ...before, dataset: before.dataset ?? suggested }))
   }, [suggested])
   const isTrainedOn = training.datasets.some(({ id, sha256 }) => id === dataset || sha256 === chosen?.sha256)
-  const held_out_by =
-    heldOutOnly && isTrainedOn && dataset === training.datasets[0]?.id ? training.heldOutBy : undefined
-  const create = useMutation({
-    mutationFn: async () => {
-      const body = {
-        // The API names the field that is empty.
-        model: model ?? '',
-        dataset: dataset ?? '',
-        graders: drafts.map(graderOf),
-        ...(baseline && { baseline }),
-        ...(held_out_by && { held_out_by }),
-        ...(rows !== null && { rows }),
-        ...(name.trim() && { name }),
-        sampling: { temperature: temperature ?? 0, max_tokens: maxTokens ?? 512 },
-      }
-      return await tunery.evaluations.create(body)
-    },
-    onSuccess: async ({ id }) => {
-      await client.invalidateQueries({ queryKey: ['evaluations'] })
-      await navigate({ to: '/evaluations/$evaluationId', params: { evaluationId: id } })
-    },
-  })
+  const heldOutBy = isTrainedOn && dataset === latest ? training.heldOutBy : undefined
+  const held_out_by = heldOutOnly ? heldOutBy : undefined
+  const create = useCreate(settings, drafts, held_out_by)
   const asked = Math.min(rows ?? Number.POSITIVE_INFINITY, chosen?.rows ?? Number.POSITIVE_INFINITY)
   const answers = Number.isFinite(asked) ? asked * (baseline ? 2 : 1) : undefined
   return (
     <Dialog open onOpenChange={(open) => !open && onClose()} title="New evaluation" width="lg">
       <Form onSubmit={() => create.mutate()}>
-        <div className="grid items-start gap-4 sm:grid-cols-2">
-          <Field label="Model" error={fieldError(create.error, 'model')}>
-            <Combobox
-              value={model}
-              onChange={setModel}
-              choices={choices.data?.models ?? []}
-              placeholder="Choose a model"
-            />
-          </Field>
-          <Field
-            label="Baseline"
-            optional
-            help="Answers the same rows, for comparison."
-            error={fieldError(create.error, 'baseline')}
-          >
-            <Combobox
-              value={baseline}
-              onChange={setBaseline}
-              choices={choices.data?.models ?? []}
-              placeholder="Choose a model"
-              clearable
-            />
-          </Field>
-          <Field
-            label="Dataset"
-            help="Use rows the model was not trained on."
-            error={fieldError(create.error, 'dataset')}
-          >
-            <Combobox
-              value={dataset}
-              onChange={setDataset}
-              choices={choices.data?.datasets ?? []}
-              placeholder="Choose a dataset"
-            />
-          </Field>
-          <Field label="Rows" optional help="A fixed random sample." error={fieldError(create.error, 'rows')}>
-            <NumberInput value={rows} onChange={setRows} min={1} max={10_000} placeholder="All" />
-          </Field>
-        </div>
-        {isTrainedOn && training.heldOutBy && dataset === training.datasets[0]?.id && (
+        <Subject settings={settings} set={set} choices={choices.data} error={create.error} />
+        {heldOutBy && (
           <Checkbox
             label="Only held-out rows"
             help="Rows that this model's training held out. It has not seen their answers."
             checked={heldOutOnly}
-            onChange={setHeldOutOnly}
+            onChange={(heldOutOnly) => set({ heldOutOnly })}
           />
         )}
         {isTrainedOn && !held_out_by && (
@@ -124,17 +89,7 @@ export function NewEvaluation({ of, beside, onClose }: NewEvaluationProps) {
           </Notice>
         )}
         <GradersForm drafts={drafts} onChange={setDrafts} models={choices.data?.models ?? []} />
-        <Disclosure summary="Name and sampling" quiet>
-          <div className="grid gap-4 pt-3 sm:grid-cols-3">
-            <NameField optional error={fieldError(create.error, 'name')} value={name} onChange={setName} />
-            <Field label="Temperature">
-              <NumberInput value={temperature} onChange={setTemperature} min={0} max={2} step={0.1} />
-            </Field>
-            <Field label="Max tokens">
-              <NumberInput value={maxTokens} onChange={setMaxTokens} min={1} max={4096} />
-            </Field>
-          </div>
-        </Disclosure>
+        <Sampling settings={settings} set={set} error={create.error} />
         {answers !== undefined && (
           <p className="text-sm text-muted">
             {held_out_by ? 'Up to ' : ''}
@@ -152,6 +107,95 @@ export function NewEvaluation({ of, beside, onClose }: NewEvaluationProps) {
       </Form>
     </Dialog>
   )
+}
+
+/** What is evaluated, and on which rows. */
+function Subject({ settings, set, choices, error }: PartProps & { choices: ReturnType<typeof useChoices>['data'] }) {
+  const models = choices?.models ?? []
+  return (
+    <div className="grid items-start gap-4 sm:grid-cols-2">
+      <Field label="Model" error={fieldError(error, 'model')}>
+        <Combobox
+          value={settings.model}
+          onChange={(model) => set({ model })}
+          choices={models}
+          placeholder="Choose a model"
+        />
+      </Field>
+      <Field
+        label="Baseline"
+        optional
+        help="Answers the same rows, for comparison."
+        error={fieldError(error, 'baseline')}
+      >
+        <Combobox
+          value={settings.baseline}
+          onChange={(baseline) => set({ baseline })}
+          choices={models}
+          placeholder="Choose a model"
+          clearable
+        />
+      </Field>
+      <Field label="Dataset" help="Use rows the model was not trained on." error={fieldError(error, 'dataset')}>
+        <Combobox
+          value={settings.dataset}
+          onChange={(dataset) => set({ dataset })}
+          choices={choices?.datasets ?? []}
+          placeholder="Choose a dataset"
+        />
+      </Field>
+      <Field label="Rows" optional help="A fixed random sample." error={fieldError(error, 'rows')}>
+        <NumberInput value={settings.rows} onChange={(rows) => set({ rows })} min={1} max={10_000} placeholder="All" />
+      </Field>
+    </div>
+  )
+}
+
+function Sampling({ settings: { name, temperature, maxTokens }, set, error }: PartProps) {
+  return (
+    <Disclosure summary="Name and sampling" quiet>
+      <div className="grid gap-4 pt-3 sm:grid-cols-3">
+        <NameField optional error={fieldError(error, 'name')} value={name} onChange={(name) => set({ name })} />
+        <Field label="Temperature">
+          <NumberInput
+            value={temperature}
+            onChange={(temperature) => set({ temperature })}
+            min={0}
+            max={2}
+            step={0.1}
+          />
+        </Field>
+        <Field label="Max tokens">
+          <NumberInput value={maxTokens} onChange={(maxTokens) => set({ maxTokens })} min={1} max={4096} />
+        </Field>
+      </div>
+    </Disclosure>
+  )
+}
+
+/** Creates the evaluation, and leads to its page. */
+function useCreate(settings: Settings, drafts: Draft[], held_out_by: string | undefined) {
+  const { model, baseline, dataset, rows, maxTokens, temperature, name } = settings
+  const navigate = useNavigate()
+  const client = useQueryClient()
+  return useMutation({
+    mutationFn: () =>
+      tunery.evaluations.create({
+        // The API names the field that is empty.
+        model: model ?? '',
+        dataset: dataset ?? '',
+        graders: drafts.map(graderOf),
+        ...(baseline && { baseline }),
+        ...(held_out_by && { held_out_by }),
+        ...(rows !== null && { rows }),
+        ...(name.trim() && { name }),
+        sampling: { temperature: temperature ?? 0, max_tokens: maxTokens ?? 512 },
+      }),
+    onSuccess: async ({ id }) => {
+      await client.invalidateQueries({ queryKey: ['evaluations'] })
+      await navigate({ to: '/evaluations/$evaluationId', params: { evaluationId: id } })
+    },
+  })
 }
 
 /** The datasets that a tuned model was trained on, the latest first, and the job that held rows out of that one. */

@@ -38,14 +38,13 @@ export function ExportDetails({
   mayWrite: boolean
   onClose: () => void
 }) {
-  const client = useQueryClient()
   const query = useQuery({
     queryKey: ['exports', made.id],
     queryFn: ({ signal }) => tunery.exports.get(made.id, { signal }),
     initialData: made,
     refetchInterval: making ? refresh_ms : false,
   })
-  const { status, progress, files, check, error, push, expires_at, model } = query.data
+  const { status, files, check, error, push, expires_at, model } = query.data
   const ready = status === 'ready'
   const nameOf = useModelNames()
   return (
@@ -55,30 +54,7 @@ export function ExportDetails({
       title={nameOf(model)}
       description={formatExport(query.data)}
       width="lg"
-      footer={
-        <>
-          {mayWrite && (
-            <ConfirmDialog
-              trigger={<Button>{making ? 'Cancel export' : 'Delete'}</Button>}
-              title={making ? 'Cancel this export?' : 'Delete this export?'}
-              action={making ? 'Cancel export' : 'Delete export'}
-              keep={making ? 'Keep exporting' : undefined}
-              onConfirm={async () => {
-                await tunery.exports.delete(made.id)
-                onClose()
-                await client.invalidateQueries({ queryKey: ['exports'] })
-              }}
-            >
-              {making ? 'Nothing is exported.' : 'Its files are deleted.'} The model stays.
-            </ConfirmDialog>
-          )}
-          {ready && (
-            <a className={buttonClass('primary')} href={`/v1/exports/${made.id}/download`} download>
-              <Download aria-hidden /> Download {formatBytes(query.data.size_bytes)}
-            </a>
-          )}
-        </>
-      }
+      footer={<Footer shown={query.data} making={making} mayWrite={mayWrite} onClose={onClose} />}
     >
       <div className="grid gap-5">
         <div>
@@ -89,57 +65,9 @@ export function ExportDetails({
             <Message text={error.message} />
           </Notice>
         )}
-        {making && (
-          <div className="grid gap-1.5">
-            <Progress value={status === 'running' ? progress : null} label={stageOf(query.data)} />
-            <p className="flex justify-between gap-4 text-sm text-muted">
-              <span>{stageOf(query.data)}</span>
-              {status === 'running' && <span>{formatPercent(progress)}</span>}
-            </p>
-          </div>
-        )}
-        {check && (
-          <section aria-label="Check" className="grid gap-2">
-            <h3 className="font-semibold">
-              {check.agrees ? 'Matches the trained model' : 'Does not match the trained model'}{' '}
-              <Help word="this check">
-                The exported file answers held-out prompts in its own runtime, and its tokens and probabilities are
-                compared with those of the trainer. A file that differs by more than its precision allows is not
-                released.
-              </Help>
-            </h3>
-            {check.problem && <Notice tone="bad">{check.problem}</Notice>}
-            <Facts
-              columns={2}
-              facts={[
-                ['Identical answers', formatPercent(check.identical, 1)],
-                ['Matching tokens', formatPercent(check.matching_tokens, 1)],
-                ['Difference', `${formatNumber(check.log_probability_difference)} nats per token`],
-                ['Prompts', check.prompts],
-                ['Runtime', check.runtime],
-              ]}
-            />
-          </section>
-        )}
-        {files.length > 0 && (
-          <section aria-label="Files" className="grid gap-2">
-            <h3 className="font-semibold">Files</h3>
-            <ul className="grid gap-2">
-              {files.map(({ name, size_bytes, sha256 }) => (
-                <li key={name} className="rounded-md p-3 ring-1 ring-line">
-                  <p className="flex justify-between gap-2">
-                    <span className="min-w-0 break-all">{name}</span>
-                    <span>{formatBytes(size_bytes)}</span>
-                  </p>
-                  <p className="mt-1 flex items-center gap-1 text-xs text-muted">
-                    <span className="min-w-0 truncate font-mono">sha256 {sha256}</span>
-                    <CopyButton text={sha256} label="Copy SHA-256" />
-                  </p>
-                </li>
-              ))}
-            </ul>
-          </section>
-        )}
+        {making && <Stage shown={query.data} />}
+        {check && <Check check={check} />}
+        {files.length > 0 && <Files files={files} />}
         {push && (
           <Notice tone={push.error ? 'bad' : 'good'} title={`Repository ${push.repository}`}>
             {push.error ??
@@ -154,6 +82,105 @@ export function ExportDetails({
         )}
       </div>
     </Dialog>
+  )
+}
+
+function Footer({
+  shown,
+  making,
+  mayWrite,
+  onClose,
+}: {
+  shown: Export
+  making: boolean
+  mayWrite: boolean
+  onClose: () => void
+}) {
+  const client = useQueryClient()
+  return (
+    <>
+      {mayWrite && (
+        <ConfirmDialog
+          trigger={<Button>{making ? 'Cancel export' : 'Delete'}</Button>}
+          title={making ? 'Cancel this export?' : 'Delete this export?'}
+          action={making ? 'Cancel export' : 'Delete export'}
+          keep={making ? 'Keep exporting' : undefined}
+          onConfirm={async () => {
+            await tunery.exports.delete(shown.id)
+            onClose()
+            await client.invalidateQueries({ queryKey: ['exports'] })
+          }}
+        >
+          {making ? 'Nothing is exported.' : 'Its files are deleted.'} The model stays.
+        </ConfirmDialog>
+      )}
+      {shown.status === 'ready' && (
+        <a className={buttonClass('primary')} href={`/v1/exports/${shown.id}/download`} download>
+          <Download aria-hidden /> Download {formatBytes(shown.size_bytes)}
+        </a>
+      )}
+    </>
+  )
+}
+
+/** How far it is. */
+function Stage({ shown }: { shown: Export }) {
+  const { status, progress } = shown
+  return (
+    <div className="grid gap-1.5">
+      <Progress value={status === 'running' ? progress : null} label={stageOf(shown)} />
+      <p className="flex justify-between gap-4 text-sm text-muted">
+        <span>{stageOf(shown)}</span>
+        {status === 'running' && <span>{formatPercent(progress)}</span>}
+      </p>
+    </div>
+  )
+}
+
+function Check({ check }: { check: NonNullable<Export['check']> }) {
+  return (
+    <section aria-label="Check" className="grid gap-2">
+      <h3 className="font-semibold">
+        {check.agrees ? 'Matches the trained model' : 'Does not match the trained model'}{' '}
+        <Help word="this check">
+          The exported file answers held-out prompts in its own runtime, and its tokens and probabilities are compared
+          with those of the trainer. A file that differs by more than its precision allows is not released.
+        </Help>
+      </h3>
+      {check.problem && <Notice tone="bad">{check.problem}</Notice>}
+      <Facts
+        columns={2}
+        facts={[
+          ['Identical answers', formatPercent(check.identical, 1)],
+          ['Matching tokens', formatPercent(check.matching_tokens, 1)],
+          ['Difference', `${formatNumber(check.log_probability_difference)} nats per token`],
+          ['Prompts', check.prompts],
+          ['Runtime', check.runtime],
+        ]}
+      />
+    </section>
+  )
+}
+
+function Files({ files }: { files: Export['files'] }) {
+  return (
+    <section aria-label="Files" className="grid gap-2">
+      <h3 className="font-semibold">Files</h3>
+      <ul className="grid gap-2">
+        {files.map(({ name, size_bytes, sha256 }) => (
+          <li key={name} className="rounded-md p-3 ring-1 ring-line">
+            <p className="flex justify-between gap-2">
+              <span className="min-w-0 break-all">{name}</span>
+              <span>{formatBytes(size_bytes)}</span>
+            </p>
+            <p className="mt-1 flex items-center gap-1 text-xs text-muted">
+              <span className="min-w-0 truncate font-mono">sha256 {sha256}</span>
+              <CopyButton text={sha256} label="Copy SHA-256" />
+            </p>
+          </li>
+        ))}
+      </ul>
+    </section>
   )
 }
 
