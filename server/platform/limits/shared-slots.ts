@@ -55,8 +55,9 @@ export function createSharedSlots(redis: Redis): SharedSlots {
       if (released) return
       released = true
       entry.held--
+      // Of an entry that is dropped by then too.
       const lost = () => {
-        entry.inexact = true
+        entryOf(account_id).inexact = true
       }
       if (redis.isAway()) lost()
       else redis.run(releaseScript, [key(account_id)], [redis.process]).catch(lost)

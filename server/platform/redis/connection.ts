@@ -124,6 +124,12 @@ export async function connectRedis(url: string, prefix: string, log: Logger, pro
   const connection = new Connection({
     send: (args) => client.sendCommand(args),
     isOffline: (error) => error instanceof ClientOfflineError,
+    // The client's own limit of silence passes only while nothing is written, and each second something is.
+    reconnect() {
+      if (!client.isReady) return
+      client.destroy()
+      client.connect().catch(() => {})
+    },
     destroy: () => client.destroy(),
     keyPrefix,
     log,
@@ -155,6 +161,8 @@ interface ConnectionOptions {
   keyPrefix: string
   log: Logger
   processes: number
+  /** Replaces a connection on which nothing arrives. */
+  reconnect(): void
   /** Ends the client. */
   destroy(): void
 }
@@ -168,6 +176,7 @@ class Connection implements Redis {
   private live: number
   private epoch: string | undefined
   private usable_at = 0
+  private heard_at = performance.now()
   private reason = 'it has not answered yet'
   private closed = false
   private beating: Promise<void> | undefined
@@ -247,14 +256,20 @@ class Connection implements Redis {
     for (const listener of this.watchers) listener(away)
   }
 
+  private send(args: string[]): Promise<unknown> {
+    return this.options.send(args).finally(() => {
+      this.heard_at = performance.now()
+    })
+  }
+
   private async evaluate({ text, sha }: Script, keys: readonly string[], args: readonly (string | number)[]) {
-    const { send, keyPrefix } = this.options
+    const { keyPrefix } = this.options
     const rest = [String(keys.length), ...keys.map((key) => `${keyPrefix}:${key}`), ...args.map(String)]
     try {
-      return (await send(['EVALSHA', sha, ...rest])) as Reply
+      return (await this.send(['EVALSHA', sha, ...rest])) as Reply
     } catch (error) {
       if (!(error as Error).message.startsWith('NOSCRIPT')) throw error
-      return (await send(['EVAL', text, ...rest])) as Reply
+      return (await this.send(['EVAL', text, ...rest])) as Reply
     }
   }
 
@@ -296,6 +311,9 @@ class Connection implements Redis {
       log.info({ processes: this.live }, 'Redis answers: limits are shared with the other processes')
     } catch (error) {
       if (!(error instanceof RedisAway)) this.leave(error)
+      if (performance.now() - this.heard_at < silence_ms) return
+      this.heard_at = performance.now()
+      this.options.reconnect()
     }
   }
 }
