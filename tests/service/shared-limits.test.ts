@@ -255,6 +255,8 @@ describe('limits that processes share', redisTest, () => {
       )
       const used = (await four.processes[2]!.limits.state(minute)).minute.used
       assert.ok(used >= (how === 'killed' ? during.length : 200), `${used} are counted`)
+      const counted = (await four.processes[3]!.limits.state(day)).day.used
+      assert.ok(counted >= 80 + ofDay, `${counted} of the day's ${80 + ofDay} are counted`)
       assert.ok(admitted(await four.admit(day, 1000)).length + 80 + ofDay <= 300)
     })
 

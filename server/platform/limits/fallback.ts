@@ -41,13 +41,11 @@ const sameWindow_ms = 5000
 
 export function createFallback({ quota, processes, slots, now }: Needs): Fallback {
   const windows = new Map<string, Window>()
-  /** This process's share of a limit: at least 1. */
+  /** This process's share of a limit: at least 1, as a limit may be smaller than the number of processes. */
   const shareOf = (limit: number) => Math.max(1, Math.floor(limit / processes()))
   /** What is left of its share of a minute, and no more than its share of what is left to all. */
   function shareOfMinute(limit: number, { before, own }: Window): number {
-    if (before >= limit) return 0
-    // A process that has had nothing yet admits one: a limit may be smaller than the number of processes.
-    return Math.max(own === 0 ? 1 : 0, Math.min(shareOf(limit - before), shareOf(limit) - own))
+    return before >= limit ? 0 : Math.max(0, Math.min(shareOf(limit - before), shareOf(limit) - own))
   }
 
   function windowOf(account_id: string): Window {
@@ -106,7 +104,7 @@ export function createFallback({ quota, processes, slots, now }: Needs): Fallbac
         const { own, here, resets_at } = window
         const untold = lost ? own + here : here
         if (untold === 0) continue
-        if (resets_at > now()) drained.set(account_id, { account_id, minute: untold, resets_at, day: 0 })
+        drained.set(account_id, { account_id, minute: untold, resets_at, day: 0 })
         Object.assign(window, { before: window.before + here, own: own + here, here: 0 })
       }
       for (const [account_id, day] of days) {
