@@ -99,7 +99,8 @@ class Family:
     """A checkpoint's class of transformers and its configuration's fields. `text`: those of the language model below a
     model that reads pictures. `added`: tensors of the real files that transformers does not load, or turns as it loads
     them. `raw`: fields of the real files that transformers does not write. `served`: sizes that the engine's library
-    has for all sizes of the family. `quantized`: brings the weights into the form of the real files.
+    has for all sizes of the family. `quantized`: brings the weights into the form of the real files. `published`: adds
+    the parts of the real files that transformers cannot load here.
     """
 
     model: str
@@ -109,6 +110,7 @@ class Family:
     raw: dict[str, Any] = field(default_factory=dict)
     served: dict[str, Any] = field(default_factory=dict)
     quantized: Callable[[Path], None] | None = None
+    published: Callable[[Path], None] | None = None
 
 
 def with_prediction_layer(prefix: str) -> Callable[[Tensors], Tensors]:
@@ -161,6 +163,23 @@ def with_shared_keys(tensors: Tensors) -> Tensors:
             if f"{prefix}{number}{middle}{name}" not in tensors:
                 added[f"{prefix}{number}{middle}{name}"] = tensors[f"{prefix}0{middle}{name}"].clone()
     return added
+
+
+def beside_other_parts(folder: Path) -> None:
+    """Makes a checkpoint of Gemma 3n's language model one as it is published, with parts that see and hear. They have a
+    tensor each: transformers has the tower from a package that the service does not install.
+    """
+    file = folder / "model.safetensors"
+    published = {
+        f"model.language_model.{name.removeprefix('model.')}": value for name, value in load_file(file).items()
+    }
+    parts = ("vision_tower.timm_model.conv_stem.conv", "audio_tower.layer", "embed_vision.norm", "embed_audio.norm")
+    save_file(published | {f"model.{part}.weight": torch.ones(4) for part in parts}, file, {"format": "pt"})
+    text = json.loads((folder / "config.json").read_text())
+    config = transformers.Gemma3nConfig(text_config=text).to_dict()
+    config |= {"architectures": ["Gemma3nForConditionalGeneration"], "text_config": text}
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    (folder / "preprocessor_config.json").write_text(json.dumps(PICTURES))
 
 
 def with_turned_experts(tensors: Tensors) -> Tensors:
@@ -262,6 +281,7 @@ FAMILIES = {
             "intermediate_size": [128] * 25,
         },
         added=with_shared_keys,
+        published=beside_other_parts,
     ),
     "gemma4_e2b": Family(
         "Gemma4ForCausalLM",
@@ -576,6 +596,8 @@ def write(name: str, folder: Path, seed: int = 0, as_served: bool = False, token
         save_file(tensors | family.added(tensors), file, {"format": "pt"})
     if family.quantized:
         family.quantized(folder)
+    if family.published and as_served:
+        family.published(folder)
 
 
 if __name__ == "__main__":

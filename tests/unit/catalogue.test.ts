@@ -25,6 +25,7 @@ const ids = (models: Model[]) => models.map(({ id }) => id)
 interface Entry {
   id: string
   family: string
+  tasks: string[]
   parameters: number
   active_parameters?: number
   shape?: Shape
@@ -59,6 +60,13 @@ test('each entry of today has the row of its family in the table of families', (
   const others = ['bert', 'idefics3', 'qwen2_5_vl']
   const untried = entries.filter(({ family }) => !families.has(family) && !others.includes(family))
   assert.deepEqual(untried, [])
+  // Those of other tests, with a tower of their own.
+  const proven = [...others, 'gemma3']
+  const blind = entries.filter(
+    ({ family, tasks }) =>
+      tasks.includes('pictures') && !proven.includes(family) && families.get(family)!.pictures !== 'yes',
+  )
+  assert.deepEqual(blind, [])
 })
 
 test('what fits is computed from the machine, by method and to serve', () => {

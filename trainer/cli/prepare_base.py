@@ -112,17 +112,19 @@ def read_config(folder: Path) -> dict[str, Any]:
         return json.loads((folder / "config.json").read_text())
 
 
-def convert(out: Path, converters: Path, outtype: str = "auto") -> None:
+def convert(out: Path, converters: Path, outtype: str = "auto") -> str | None:
     """Writes what the engine serves of the checkpoint in `out/hf`, and whole weights into it if they are quantized.
-    Raises RuntimeError with a reason for the user.
+    Returns why it reads no pictures, if parts of it had to be left out. Raises RuntimeError with a reason for the user.
     """
     from trainer.model.dequantize import dequantize, is_mxfp4, is_quantized
     from trainer.model.plausible import require_config, require_weights
+    from trainer.model.text_part import keep_text_if_needed
 
     hf = out / "hf"
-    text = kind_of(out) != "embedding"
+    text, blind = kind_of(out) != "embedding", None
     if text:
         require_config(hf, read_config(hf))
+        blind = keep_text_if_needed(hf)
     context_length(read_config(hf))
     complete_ends(hf)
     served_as_is = is_mxfp4(hf)
@@ -136,6 +138,7 @@ def convert(out: Path, converters: Path, outtype: str = "auto") -> None:
         require_weights(hf)
     if not served_as_is:
         convert_to_gguf(out, converters, outtype)
+    return blind
 
 
 def complete_ends(hf: Path) -> None:
@@ -340,10 +343,14 @@ def check(out: Path, description: dict[str, Any], converters: Path, node: Path) 
         except RuntimeError as problem:
             projector.unlink()
             blind = f"the engine cannot use its projector, as {problem}".rstrip(".")
-            print(f"It reads no pictures: {blind}.", file=sys.stderr, flush=True)
             description = {name: value for name, value in description.items() if not name.startswith("projector")}
-            description |= {"kind": kind_of(out), "blind": blind}
+            description |= {"kind": kind_of(out), **_told_blind(blind)}
     return {**description, **merged, "merges_adapters": True} if merged else description
+
+
+def _told_blind(reason: str) -> dict[str, str]:
+    print(f"It reads no pictures: {reason}.", file=sys.stderr, flush=True)
+    return {"blind": reason}
 
 
 def write_description(out: Path, description: dict[str, Any]) -> None:
@@ -396,8 +403,10 @@ def main() -> None:
                 "The checkpoint has no safetensors files; other formats can run code when they are "
                 "read and are not taken."
             )
-        convert(args.out, args.converters, args.outtype)
+        blind = convert(args.out, args.converters, args.outtype)
         description = describe(args.id, args.out, source, args.converters)
+        if blind:
+            description |= _told_blind(blind)
         if args.node:
             description = check(args.out, description, args.converters, args.node)
         return write_description(args.out, description)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from trainer.model.tensors import FLOATING, INDEX, Entry, PlannedTensor, read_checkpoint, write_checkpoint
+from trainer.model.tensors import FLOATING, Entry, PlannedTensor, as_it_is, read_checkpoint, replace_checkpoint
 
 FP8 = ("F8_E4M3", "F8_E5M2")
 # What a scale is called beside the weight X, or beside the weight Y.weight.
@@ -27,7 +27,6 @@ BLOCKS, BLOCK_SCALES = "_blocks", "_scales"
 FOUR_BITS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 # A byte (E8M0) is the exponent of a power of two, plus this.
 EXPONENT_BIAS = 127
-SHARD_BYTES = 5_000_000_000
 CONFIG = "quantization_config"
 # What writes the forms above, as `quant_method` calls it.
 READABLE = ("fp8", "fbgemm_fp8", "compressed-tensors", "modelopt", "mxfp4")
@@ -64,17 +63,7 @@ def dequantize(folder: Path) -> None:
             f"Its weights are quantized, and take {needed / 1e6:.0f} MB when they are whole, as training needs them; "
             f"the disk has {free / 1e6:.0f} MB."
         )
-    whole = folder / "whole"
-    shutil.rmtree(whole, ignore_errors=True)
-    whole.mkdir()
-    write_checkpoint(whole, planned, SHARD_BYTES, lambda _: None)
-    # From here on the folder is not what the hub names: an interrupted `models add` begins again.
-    (folder.parent / "revision").unlink(missing_ok=True)
-    for file in {entry.file for entry in entries.values()} | {folder / INDEX}:
-        file.unlink(missing_ok=True)
-    for file in whole.iterdir():
-        file.rename(folder / file.name)
-    whole.rmdir()
+    replace_checkpoint(folder, entries, planned)
     for part in (config, config.get("text_config")):
         if isinstance(part, dict):
             part.pop(CONFIG, None)
@@ -96,7 +85,7 @@ def planned_tensors(entries: dict[str, Entry], quantization: dict[str, Any]) -> 
                 raise RuntimeError(
                     cannot_be_read(f"{quantization.get('quant_method', 'unknown')}: {name} is {entry.dtype}")
                 )
-            planned[name] = PlannedTensor(entry.dtype, entry.shape, _as_it_is(entry))
+            planned[name] = PlannedTensor(entry.dtype, entry.shape, as_it_is(entry))
         elif name.endswith(BLOCKS):
             *experts, rows, groups, size = entry.shape
             # Experts are [inputs, outputs] in memory, and the files' [outputs, inputs].
@@ -126,10 +115,6 @@ def _of_activations(entries: dict[str, Entry], scales: dict[str, str]) -> set[st
         if any(name.endswith(end) and name.removesuffix(end).rstrip("._") in owners for end in OF_ACTIVATIONS)
         or (scales and name.rpartition(".")[2] in OF_CACHES and math.prod(entry.shape) == 1)
     }
-
-
-def _as_it_is(entry: Entry) -> Callable[[], Iterator[torch.Tensor]]:
-    return lambda: (piece for _, piece in entry.pieces())
 
 
 def _of_fp8(entry: Entry, scale: Entry, block: tuple[int, int] | None) -> Callable[[], Iterator[torch.Tensor]]:

@@ -3,13 +3,10 @@
 """
 
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from trainer.model.tensors import INDEX, Entry, PlannedTensor, read_checkpoint, write_file
+from trainer.model.tensors import INDEX, PlannedTensor, as_it_is, read_checkpoint, write_file
 from trainer.runtime.converters import PREDICTION_LAYERS, prediction_tensors
 
 
@@ -30,7 +27,7 @@ def copy_left_out(base: Path, folder: Path) -> None:
         # Readers look for the name of a checkpoint's only file first, and then for no other.
         file = files.pop().rename(folder / "model-00001-of-00002.safetensors")
         weight_map, new = dict.fromkeys(saved, file.name), "model-00002-of-00002.safetensors"
-    planned = {name: PlannedTensor(entry.dtype, entry.shape, _pieces(entry)) for name, entry in added.items()}
+    planned = {name: PlannedTensor(entry.dtype, entry.shape, as_it_is(entry)) for name, entry in added.items()}
     size = sum(entry.bytes for entry in saved.values()) + sum(write_file(folder / new, planned))
     index = {"metadata": {"total_size": size}, "weight_map": weight_map | dict.fromkeys(added, new)}
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
@@ -41,10 +38,6 @@ def _module_of(name: str) -> str | None:
     """The module in a decoder's layer whose part has this weight; None outside of layers."""
     module = name.rpartition(".")[0].rpartition(".")[0]
     return module if ".layers." in module else None
-
-
-def _pieces(entry: Entry) -> Callable[[], Iterator[torch.Tensor]]:
-    return lambda: (piece for _, piece in entry.pieces())
 
 
 def _copy_counts(source: Path, target: Path) -> None:

@@ -13,12 +13,18 @@ import torch
 
 from trainer.model.adapter_changes import Adapter, LoraPair, invalid
 from trainer.model.skeleton import Skeleton
-from trainer.model.tensors import DTYPES, FLOATING, Entry, PlannedTensor, read_checkpoint, write_checkpoint
+from trainer.model.tensors import (
+    DTYPES,
+    FLOATING,
+    SHARD_BYTES,
+    Entry,
+    PlannedTensor,
+    read_checkpoint,
+    write_checkpoint,
+)
 from trainer.runtime.errors import JobError
 from trainer.runtime.protocol import Report
 
-# A size that suits the Hub and loaders that read files in parallel.
-SHARD_BYTES = 5_000_000_000
 HEADS = ("lm_head.weight", "embed_out.weight")
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight", "tok_embeddings.weight")
 

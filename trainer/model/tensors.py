@@ -6,6 +6,7 @@ bytes.
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import RawIOBase
@@ -38,6 +39,8 @@ FLOATING = ("F64", "F32", "F16", "BF16")
 CHUNK_VALUES = 1 << 22
 MAX_HEADER_BYTES = 100_000_000
 INDEX = "model.safetensors.index.json"
+# A size that suits the Hub and loaders that read files in parallel.
+SHARD_BYTES = 5_000_000_000
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,26 @@ class PlannedTensor:
     def bytes(self) -> int:
         """The size of its data."""
         return prod(self.shape) * DTYPES[self.dtype].itemsize
+
+
+def as_it_is(entry: Entry) -> Callable[[], Iterator[torch.Tensor]]:
+    """The pieces of a tensor that is written as it was read."""
+    return lambda: (piece for _, piece in entry.pieces())
+
+
+def replace_checkpoint(folder: Path, entries: dict[str, Entry], planned: dict[str, PlannedTensor]) -> None:
+    """Writes the files of a checkpoint with these `entries` anew. Takes the disk of both until it ends."""
+    new = folder / "new"
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    write_checkpoint(new, planned, SHARD_BYTES, lambda _: None)
+    # From here on the folder is not what the hub names: an interrupted `models add` begins again.
+    (folder.parent / "revision").unlink(missing_ok=True)
+    for file in {entry.file for entry in entries.values()} | {folder / INDEX}:
+        file.unlink(missing_ok=True)
+    for file in new.iterdir():
+        file.rename(folder / file.name)
+    new.rmdir()
 
 
 def write_checkpoint(folder: Path, planned: dict[str, PlannedTensor], shard_bytes: int, report: Report) -> None:
