@@ -18,6 +18,7 @@ import { Scheduler } from './batching/scheduler.ts'
 import { createSideWork } from './batching/side-work.ts'
 import type { MemoryLimits } from './batching/slot-sizes.ts'
 import { createStepThreads } from './batching/step-threads.ts'
+import { endAsTemplate } from './chat/template.ts'
 import { createEmbedder } from './embeddings/embedder.ts'
 import { createGrammars } from './grammar/grammars.ts'
 import { createAbortedUsage } from './http/aborted-usage.ts'
@@ -210,6 +211,7 @@ function createLoader(args: Args, library: Library, ownKernels: boolean, hashes:
     const file = hashes.of(path)
     const model = await loadModel(library, path)
     model.parse_control_tokens = args.parse_control_tokens
+    endAsTemplate(model)
     return { model, file }
   }
   const processor = { threads: args.threads, has_own_kernels: ownKernels }

@@ -6,6 +6,7 @@ import type { Model } from '../llama/model.ts'
 import type { PromptText } from '../tokenizer/tokenizer.ts'
 import { Template } from './jinja.ts'
 import type { Probe } from './learn-calls.ts'
+import { learnEnd } from './learn-end.ts'
 import { type LearnedThoughts, learnThoughts } from './learn-thoughts.ts'
 import { readSight, type TemplateSight } from './pictures.ts'
 import { EndlessTemplate } from './render-bounds.ts'
@@ -52,6 +53,25 @@ export function readTemplate(model: ChatModel): ChatTemplate {
   }
   if (known instanceof EndlessTemplate) throw known
   return known
+}
+
+/** Makes the token with which the model's template ends answers end its generations, beside those of its file. */
+export function endAsTemplate({ chat_template, vocab }: ChatModel): void {
+  if (chat_template === null) return
+  try {
+    const tokens = { bos_token: vocab.bos_text, eos_token: vocab.eos_text }
+    const special = new Map(vocab.special_tokens.map(({ text, token }) => [text, token]))
+    const { isEndOfGeneration } = vocab
+    const isEnd = (text: string) => isEndOfGeneration(special.get(text)!)
+    const template = parse(chat_template)
+    const probes = [false, true].map((parts_only) => probeOf(template, parts_only, tokens))
+    const [end] = probes.flatMap((probe) => learnEnd(probe, [...special.keys()], isEnd) ?? [])
+    const token = end === undefined ? undefined : special.get(end)
+    if (token !== undefined) vocab.isEndOfGeneration = (each) => each === token || isEndOfGeneration(each)
+  } catch (error) {
+    // Requests that need the template say what is wrong with it.
+    if (!(error instanceof EndlessTemplate || error instanceof ApiError)) throw error
+  }
 }
 
 function learnTemplate(model: ChatModel): ChatTemplate {

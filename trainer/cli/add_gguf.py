@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from trainer.cli.prepare_base import PRE_TOKENIZERS, restore_from_gguf, tokenizer_of
+from trainer.cli.prepare_base import PRE_TOKENIZERS, complete_ends, restore_from_gguf, tokenizer_of
 from trainer.run.engine import Engine
 from trainer.runtime.files import sha256_of
 from trainer.runtime.protocol import end_with_server
@@ -50,6 +50,7 @@ def restore(out: Path, tokenizer: str) -> str | None:
     fresh.mkdir()
     try:
         restore_from_gguf(out / "model.gguf", fresh)
+        complete_ends(fresh)
     except Exception as problem:
         shutil.rmtree(fresh)
         reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0].rstrip(".")
