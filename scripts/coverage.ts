@@ -1,6 +1,6 @@
 // `npm run coverage`: lines of the program that no test of `npm run test:full` runs, in any process that the tests
 // start; `-- FILE…` of these test files alone, `-- --add FILE…` of these and of the runs before. A process that SIGKILL
-// ends leaves no record. The report names the lines.
+// ends leaves no record. The report begins with the longest gaps, and names all lines.
 import { spawn, spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { existsSync, globSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -17,6 +17,7 @@ const folder = path.join(root, '.local/coverage')
 const records = path.join(folder, 'node')
 const peer = path.join(root, '.local/peers/coverage')
 const report = path.join(folder, 'report.txt')
+const gapsShown = 40
 /** What has run so far, for `--add`. */
 const earlier = path.join(folder, 'ran.json')
 const sources = globSync('{contract,lib,pictures,telemetry,sdk,mcp,server,engine,cli}/**/*.ts', { cwd: root }).filter(
@@ -76,23 +77,39 @@ function addRecords(): void {
   }
 }
 
-/** Numbers of the lines that have something to run, and never did. */
-function missedLines(file: string): { lines: number; missed: number[] } {
+interface Gap {
+  file: string
+  from: number
+  to: number
+  /** Lines with something to run. */
+  lines: number
+}
+
+/** Numbers of the lines that have something to run, and never did, and the runs of such lines. */
+function missedLines(file: string): { lines: number; missed: number[]; gaps: Gap[] } {
   const all = ran.get(file)!
   // Types leave blanks.
   const text = stripTypeScriptTypes(readFileSync(path.join(root, file), 'utf8'))
   const missed: number[] = []
+  const gaps: Gap[] = []
+  let gap: Gap | undefined
   let [lines, offset] = [0, 0]
   for (const [index, line] of text.split('\n').entries()) {
     // Comments and closing brackets run nothing.
     if (/^\s*[^\s/*)\]}]/.test(line)) {
       lines++
       const from = offset + line.search(/\S/)
-      if (!all.subarray(from, offset + line.length).includes(1)) missed.push(index + 1)
+      if (all.subarray(from, offset + line.length).includes(1)) gap = undefined
+      else {
+        missed.push(index + 1)
+        gap ??= gaps[gaps.push({ file, from: index + 1, to: 0, lines: 0 }) - 1]!
+        gap.to = index + 1
+        gap.lines++
+      }
     }
     offset += line.length + 1
   }
-  return { lines, missed }
+  return { lines, missed, gaps }
 }
 
 /** `3-5, 9` of 3, 4, 5 and 9. */
@@ -104,7 +121,8 @@ function spans(numbers: number[]): string {
 
 function runPython(...args: string[]): string {
   const { stdout, stderr } = spawnSync(path.join(peer, 'bin/coverage'), args, { cwd: folder, encoding: 'utf8' })
-  return stdout + stderr
+  // Without the peer, as where only this script was started, there is neither.
+  return `${stdout ?? ''}${stderr ?? ''}`
 }
 
 const words = process.argv.slice(2)
@@ -160,8 +178,13 @@ const rooms = Object.entries(Object.groupBy(files, ({ room }) => room)).map(([ro
 rooms.sort((a, b) => a.share - b.share)
 runPython('combine', '--append', '--rcfile', settings)
 const python = runPython('report', '--rcfile', settings, '--show-missing', '--skip-covered')
+const largest = files
+  .flatMap(({ gaps }) => gaps)
+  .sort((a, b) => b.lines - a.lines)
+  .slice(0, gapsShown)
+  .map(({ file, from, to, lines }) => `${String(lines).padStart(6)}    ${file}:${from}-${to}`)
 const missed = files.filter((one) => one.missed.length > 0).map((one) => `${one.file}: ${spans(one.missed)}`)
-writeFileSync(report, `${missed.join('\n')}\n\n${python}`)
+writeFileSync(report, `The longest gaps, in lines:\n${largest.join('\n')}\n\n${missed.join('\n')}\n\n${python}`)
 for (const { room, share } of rooms) console.log(`${share.toFixed(1).padStart(6)} %  ${room}`)
 console.log(`${shareOf(files).toFixed(1).padStart(6)} %  all TypeScript but the dashboard`)
 console.log(python.match(/^TOTAL.*$/m)?.[0] ?? python)
