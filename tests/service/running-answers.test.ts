@@ -11,6 +11,7 @@ import { ApiError } from '../../contract/errors.ts'
 import { allowed } from '../support/allowed-time.ts'
 import { newBrowser } from '../support/browser.ts'
 import { client, colourRows, until } from '../support/client.ts'
+import { sqliteOrFull } from '../support/full.ts'
 import { children } from '../support/server.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { type FakeUpstream, startFakeUpstream } from '../support/upstream.ts'
@@ -225,7 +226,7 @@ test('an answer by a shared link is watched until the link has expired, and unti
   await watched((_, model) => app.api('DELETE', `/fine-tuning/models/${model}`))
 })
 
-test('an estimate ends with its key, and so does its trainer', { timeout: 60_000 }, async () => {
+test('an estimate ends with its key, and so does its trainer', { ...sqliteOrFull, timeout: 60_000 }, async () => {
   const dataset_id = (await app.upload(colourRows(8))).body.id
   const { id, key } = await newKey()
   const estimate = client(app.url, key).api('POST', '/fine-tuning/jobs/estimate', { model_id: 'test/tiny', dataset_id })

@@ -231,9 +231,15 @@ def loop_of():
     return make
 
 
+def pytest_configure() -> None:
+    """Collects no garbage until `pytest_collection_finish`."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """The garbage collector need not look through what the tests' files have imported."""
+    """The garbage collector need not look through what the tests' files have imported, nor do so meanwhile."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -34,9 +34,7 @@ def run(code: str, **environment: str) -> str:
     ).stdout.strip()
 
 
-@pytest.fixture(scope="module")
-def alone() -> list[str]:
-    """What a trainer that works alone prints: what it loaded without a use, then what it got when it used it."""
+def test_a_trainer_that_works_alone_loads_nothing_for_programs_that_compile_or_distribute():
     left_out = {
         "torch._dynamo.eval_frame",
         "torch.distributed.tensor",
@@ -44,7 +42,7 @@ def alone() -> list[str]:
         "torch.ao.quantization",
         "sympy",
     }
-    return run(
+    loaded = run(
         f"""
         from peft import LoraConfig, get_peft_model
         layers = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Embedding(2, 2, device="meta"))
@@ -52,6 +50,15 @@ def alone() -> list[str]:
         from accelerate.utils import extract_model_from_parallel
         assert extract_model_from_parallel(layers) is layers
         print({left_out} & sys.modules.keys())
+        """
+    )
+    assert loaded == "set()"
+
+
+@pytest.mark.full
+def test_what_was_left_out_is_there_when_something_uses_it():
+    used = run(
+        """
         print(torch.randn(1, generator=torch.Generator().manual_seed(1)).shape)
         sizes = [(1, 1, 2, 2, 2), (1, 1, 1, 1, 3)]
         values, places = (torch.empty(size, device="meta", requires_grad=True) for size in sizes)
@@ -66,15 +73,8 @@ def alone() -> list[str]:
         print(utils is torch._dynamo.utils)
         """
     ).splitlines()
-
-
-def test_a_trainer_that_works_alone_loads_nothing_for_programs_that_compile_or_distribute(alone):
-    assert alone[0] == "set()"
-
-
-def test_what_was_left_out_is_there_when_something_uses_it(alone):
     shapes = "torch.Size([1, 1, 1, 1, 1]) torch.Size([1, 1, 1, 1, 3]) True"
-    assert alone[1:] == ["torch.Size([1])", shapes, "True True", "True"]
+    assert used == ["torch.Size([1])", shapes, "True True", "True"]
 
 
 @pytest.mark.full
