@@ -277,8 +277,11 @@ const mostlyWaiting = [
   'traces',
   'webhooks',
 ]
-/** Service tests of several processes, and of moves between databases: where there is Postgres they run there alone. */
-const onPostgresAlone = ['migrate-data', 'servers', 'shared-limits', 'silent-postgres', 'training-runs']
+/**
+ * Service tests of several processes, and of moves between databases: where there is Postgres they run there alone. So
+ * do those of webhooks, which process tests send from SQLite.
+ */
+const onPostgresAlone = ['migrate-data', 'servers', 'shared-limits', 'silent-postgres', 'training-runs', 'webhooks']
 const nameOf = (file: string) => path.basename(file, '.test.ts')
 
 const isFull = (file: string) => file.endsWith('.full.test.ts')

@@ -170,7 +170,10 @@ test('a stream of events ends with its key though nothing happens in it', { time
   await app.api('POST', `/fine-tuning/jobs/${job}/cancel`)
 })
 
-test('an answer by a shared link ends with the link, whole and streamed', { timeout: 180_000 }, async () => {
+test('an answer by a shared link ends with the link, whole and streamed', {
+  ...sqliteOrFull,
+  timeout: 180_000,
+}, async () => {
   const model = await app.colourModel()
   const shares = `/fine-tuning/models/${model}/shares`
   const ask = (link: string, stream: boolean) =>
@@ -204,6 +207,7 @@ test('an answer by a shared link ends with the link, whole and streamed', { time
 })
 
 test('an answer by a shared link is watched until the link has expired, and until its model is deleted', {
+  ...sqliteOrFull,
   timeout: 180_000,
 }, async () => {
   const watched = async (end: (id: string, model: string) => Promise<unknown>) => {
