@@ -30,6 +30,10 @@ def add() -> None:
         config = None
     if not isinstance(config, dict):
         raise RuntimeError("Its config.json is not a JSON object.")
+    if not list(source.glob("*.safetensors")):
+        raise SystemExit(
+            "The checkpoint has no safetensors files; other formats can run code when they are read and are not taken."
+        )
     leave_out_quantized_layers()
     with importing():
         import_module("trainer.run.base_check")

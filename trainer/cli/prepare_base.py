@@ -398,11 +398,6 @@ def main() -> None:
         else:
             shutil.copytree(args.source, hf, dirs_exist_ok=True)
             source = "a local folder"
-        if not list(hf.glob("*.safetensors")):
-            raise SystemExit(
-                "The checkpoint has no safetensors files; other formats can run code when they are "
-                "read and are not taken."
-            )
         blind = convert(args.out, args.converters, args.outtype)
         description = describe(args.id, args.out, source, args.converters)
         if blind:
