@@ -18,9 +18,8 @@ export type { GrammarSession, GrammarSpec, GrammarVocab }
 export interface Grammars {
   /**
    * Validates and compiles a grammar (or finds it in the cache) and opens a session: of `relaxed` where there is one
-   * and the grammar is too costly. Trials are scheduled round robin over the accounts. Throws ApiError:
-   * `schema_not_enforceable`, with what to change; `overloaded`, if too many costly grammars are in use or too many of
-   * the account wait.
+   * and the grammar is too costly. Waits, accounts in turn, for its trial and for a worker of a costly one. Throws
+   * ApiError: `schema_not_enforceable`, with what to change; `overloaded`, if too many of the account wait.
    */
   open(vocab: GrammarVocab, spec: GrammarSpec, signal?: AbortSignal, account?: string): Promise<GrammarSession>
   close(): Promise<void>

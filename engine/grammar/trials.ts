@@ -9,8 +9,6 @@ interface TrialLimits {
   slice_ms: number
   /** Limit of unfinished trials per account. */
   account_trials: number
-  /** Longest wait in either queue, in milliseconds. */
-  trial_wait_ms: number
   /** Memory in bytes above which an idle worker is restarted. */
   restart_bytes: number
 }
@@ -24,7 +22,6 @@ interface Job {
   /** The worker that runs it. */
   worker: GrammarWorker | null
   isOver: boolean
-  timer: NodeJS.Timeout | undefined
   done(value: unknown): void
   failed(error: unknown): void
 }
@@ -59,8 +56,8 @@ export class Trials {
 
   /**
    * Runs `work` on a worker when it is the account's turn. Work that outlasts its slice while the second worker is busy
-   * is stopped and restarted from scratch. An abort stops it and frees its slot. Throws ApiError overloaded if the
-   * account has too many trials or the wait is too long.
+   * is stopped and restarted from scratch. An abort stops it and frees its slot: nothing else ends its wait. Throws
+   * ApiError overloaded if the account has too many trials.
    */
   run<T>(
     account: string,
@@ -73,7 +70,7 @@ export class Trials {
     this.counts.set(account, (this.counts.get(account) ?? 0) + 1)
     const { promise, resolve, reject } = Promise.withResolvers<Awaited<ReturnType<typeof work>>>()
     const done = resolve as (value: unknown) => void
-    const job: Job = { account, work, worker: null, isOver: false, timer: undefined, done, failed: reject }
+    const job: Job = { account, work, worker: null, isOver: false, done, failed: reject }
     const abort = () => {
       this.fail(job, signal.reason)
       // On the first worker the slice ends soon; a restart would cost more.
@@ -101,7 +98,6 @@ export class Trials {
 
   private finish(job: Job): void {
     job.isOver = true
-    clearTimeout(job.timer)
     for (const queue of [this.first, this.second]) queue.jobs = queue.jobs.filter((other) => other !== job)
     const left = this.counts.get(job.account)! - 1
     this.counts.set(job.account, left)
@@ -117,7 +113,6 @@ export class Trials {
   }
 
   private enqueue(queue: TrialQueue, job: Job): void {
-    job.timer = setTimeout(() => this.fail(job, this.tooManyWaiting()), this.limits.trial_wait_ms)
     queue.jobs.push(job)
     void this.drain(queue)
   }
@@ -128,7 +123,6 @@ export class Trials {
     const job = queue.jobs.toSorted((one, other) => order.indexOf(one.account) - order.indexOf(other.account))[0]
     if (!job) return undefined
     queue.jobs = queue.jobs.filter((other) => other !== job)
-    clearTimeout(job.timer)
     this.roundRobin.delete(job.account)
     this.roundRobin.add(job.account)
     return job

@@ -1,7 +1,9 @@
 // Grammar workers of one vocabulary. A new grammar first gets a trial in a separate worker. Cheap grammars are then
 // served by one shared worker, costly ones keep the worker that compiled them, and hostile ones end with the worker
 // that they block.
+import { setTimeout } from 'node:timers/promises'
 import { ApiError } from '../../contract/errors.ts'
+import { createFairQueue } from '../../lib/fair-queue.ts'
 import { GrammarWorker, JobFailed, nextJob, type SessionState } from './host.ts'
 import { createSession, type GrammarSession, type NamedSchema, type WorkerSession } from './session.ts'
 import { createSessionMemory, type VocabData } from './session-memory.ts'
@@ -32,8 +34,7 @@ export const defaultLimits = {
   /** Limit of workers that serve one costly grammar each. */
   costly_workers: 4,
   slice_ms: 250,
-  account_trials: 16,
-  trial_wait_ms: 10_000,
+  account_trials: 256,
   /** How long an idle worker stays, and how long a rejection is cached. */
   idle_ms: 60_000,
   rejection_ms: 60_000,
@@ -63,6 +64,8 @@ interface SharedTrial {
   abandoned: AbortController
 }
 
+/** How often a wait looks whether a worker is free. */
+const freeCheck_ms = 50
 const movesMax = 3
 const attemptsMax = 3
 
@@ -76,6 +79,8 @@ export class VocabGrammars {
   private shared: GrammarWorker | null = null
   private isEnded = false
   private readonly trials: Trials
+  /** Accounts in turn wait for a worker of their own. */
+  private readonly costlyTurns = createFairQueue()
 
   constructor(vocab: VocabData, limits: GrammarLimits) {
     this.vocab = vocab
@@ -163,9 +168,11 @@ export class VocabGrammars {
       if (id === atFault?.id) {
         this.verdicts.addStrike(
           session.request.key,
-          tooCostly(session.request, `one of its masks took more than ${this.limits.mask_ms} ms`),
+          tooCostly(session.request, `one of its masks took more than ${this.limits.mask_ms / 1000} s of a processor`),
         )
-        session.fail(tooCostly(session.request, `one of its masks took more than ${this.limits.mask_ms} ms`))
+        session.fail(
+          tooCostly(session.request, `one of its masks took more than ${this.limits.mask_ms / 1000} s of a processor`),
+        )
       } else void this.moveToNewWorker(session)
     }
   }
@@ -254,7 +261,7 @@ export class VocabGrammars {
     // Most grammars are cheap: start the shared worker meanwhile.
     this.ensureSharedWorker()
     const limit_ms = request.mayTakeLong ? this.limits.compile_ms : this.limits.short_compile_ms
-    let stage = `it takes more than ${limit_ms} ms to compile, or more memory than a grammar may use`
+    let stage = `it takes more than ${limit_ms / 1000} s of a processor to compile, or more memory than it may use`
     try {
       const compile_ms = await worker.compile(request.key, request.source, limit_ms)
       stage = 'its masks take too long'
@@ -270,9 +277,8 @@ export class VocabGrammars {
       if (slowest_ms > this.limits.slow_mask_ms) return this.verdicts.set(request.key, tooCostly(request, stage))
       if (compile_ms <= this.limits.cheap_compile_ms && slowest_ms <= this.limits.cheap_mask_ms)
         return this.verdicts.set(request.key, 'cheap')
-      this.verdicts.set(request.key, 'costly')
-      this.keepAsCostly(worker, request.key)
-      return 'costly'
+      if (this.makeRoom()) this.keepAsCostly(worker, request.key)
+      return this.verdicts.set(request.key, 'costly')
     } catch (error) {
       this.forgetWorker(worker)
       if (error instanceof JobFailed && error.atFault) return this.verdicts.set(request.key, tooCostly(request, stage))
@@ -280,37 +286,42 @@ export class VocabGrammars {
     }
   }
 
+  /** Waits until a worker for costly grammars is free. */
   private compileCostly(request: GrammarRequest, signal: AbortSignal): Promise<GrammarWorker> {
+    const { account, key, source } = request
     const work = async (worker: GrammarWorker) => {
-      const existing = this.costly.get(request.key)
-      if (existing) return existing
-      this.evictIdleWorker()
-      await worker.compile(request.key, request.source)
-      this.keepAsCostly(worker, request.key)
+      await worker.compile(key, source)
+      if (!this.makeRoom()) return null
+      this.keepAsCostly(worker, key)
       return worker
     }
-    return this.trials.run(request.account, 'costly', work, signal)
+    const turn = async () => {
+      for (;;) {
+        const existing = this.costly.get(key)
+        if (existing) return existing
+        const compiled = this.makeRoom() && (await this.trials.run(account, 'costly', work, signal))
+        if (compiled) return compiled
+        await setTimeout(freeCheck_ms, undefined, { signal })
+      }
+    }
+    return this.costlyTurns(account, turn, signal)
   }
 
   private keepAsCostly(worker: GrammarWorker, key: string): void {
-    this.evictIdleWorker()
     this.trials.detach(worker)
     this.costly.set(key, worker)
   }
 
-  private evictIdleWorker(): void {
-    if (this.costly.size < this.limits.costly_workers) return
+  /** Whether one more worker may serve a costly grammar: ends an idle one for it. */
+  private makeRoom(): boolean {
+    if (this.costly.size < this.limits.costly_workers) return true
     const idle = [...this.costly]
       .filter(([, worker]) => worker.sessions.size === 0 && !worker.isBusy)
       .sort(([, a], [, b]) => a.used_at - b.used_at)[0]
-    if (!idle)
-      throw new ApiError(
-        'overloaded',
-        'Too many costly schemas are in use. Try again shortly, or simplify the schema ' +
-          '(long maxLength and maxItems, patterns).',
-      )
+    if (!idle) return false
     this.costly.delete(idle[0])
     void idle[1].end()
+    return true
   }
 }
 

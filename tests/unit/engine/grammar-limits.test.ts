@@ -9,10 +9,9 @@ import { writeEbnf } from '../../../engine/grammar/ebnf.ts'
 import { createGrammars, type GrammarSession } from '../../../engine/grammar/grammars.ts'
 import { schemaRules } from '../../../engine/grammar/schema-rules.ts'
 import { allowed } from '../../support/allowed-time.ts'
-import { until } from '../../support/client.ts'
 import { full } from '../../support/full.ts'
 import { ask, modelOf } from './chat-models.ts'
-import { person, refused } from './grammar-schemas.ts'
+import { refused } from './grammar-schemas.ts'
 import { allowedTokens, nextMask, realVocab, seeded, walk } from './grammar-walk.ts'
 
 const vocab = await realVocab()
@@ -223,30 +222,30 @@ test('a costly tool that is not strict takes any object, others stay enforced, a
   await grammars.close()
 })
 
-test('a schema that waits longer than the limit is rejected as overloaded', async () => {
-  // A grammar that is not cheap would keep the worker, also one that only a busy machine makes slow.
-  const grammars = createGrammars({
-    compile_ms: 2_000,
-    trial_wait_ms: 400,
-    slice_ms: 10_000,
-    cheap_compile_ms: 10_000,
-    cheap_mask_ms: 10_000,
+test('schemas wait their turn: for a trial, and for a worker of their own while others use those', async () => {
+  const cheap = createGrammars()
+  const openIn = (all: typeof cheap, number: number, account: string, signal?: AbortSignal) =>
+    all.open(vocab, { kind: 'json_schema', schema: small(number) }, signal, account)
+  const answers = Array.from({ length: 24 }, async (_, number) => (await openIn(cheap, number, 'one')).close())
+  await Promise.all(answers)
+  await cheap.close()
+  // All are costly, and one may be used at a time.
+  const grammars = createGrammars({ cheap_compile_ms: 0, costly_workers: 1 })
+  const first = await openIn(grammars, 0, 'one')
+  const left = new AbortController()
+  const leaves = openIn(grammars, 1, 'one', left.signal)
+  let isOpen = false
+  const waits = openIn(grammars, 2, 'other').then((session) => {
+    isOpen = true
+    return session
   })
-  // On a busy machine a worker takes longer to start than a trial may wait: try until it has started.
-  const openWhenFree = (schema: object) =>
-    until('a free slot', () => grammars.open(vocab, { kind: 'json_schema', schema: { ...schema } }).catch(() => null))
-  const first = await openWhenFree({ type: 'boolean' })
+  await nextMask(first)
+  left.abort(new Error('left'))
+  await assert.rejects(leaves, /left/)
+  assert.ok(!isOpen, 'the worker is in use')
   first.close()
-  const [slow, ...waiting] = await Promise.allSettled(
-    [hostile['repeated repetitions']!, person, { type: 'integer' }].map((schema) =>
-      grammars.open(vocab, { kind: 'json_schema', schema }),
-    ),
-  )
-  assert.ok(slow!.status === 'fulfilled' || slow!.reason.code === 'schema_not_enforceable', JSON.stringify(slow))
-  for (const one of waiting)
-    assert.ok(one.status === 'rejected' && one.reason.code === 'overloaded', JSON.stringify(one))
-  const again = await openWhenFree(person)
-  again.close()
+  const second = await waits
+  second.close()
   await grammars.close()
 })
 
