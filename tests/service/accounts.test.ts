@@ -235,6 +235,54 @@ test('members manage their own keys, admins all keys; only owners manage owners,
   ])
 })
 
+test('a key for another member may do what their role may, and nothing else', async () => {
+  const admin = await member('admin')
+  const viewer = await member('viewer')
+  const create = (scopes: unknown) => admin.api('POST', '/keys', { name: 'k', user_id: viewer.id, scopes })
+  const scopesOf = ({ body }: Answer) => new Set(body.scopes)
+  const allowed = new Set<string>(roleScopes.viewer)
+  assert.deepEqual(scopesOf(await create('full')), allowed)
+  const { accounts } = app.services
+  assert.deepEqual(new Set((await accounts.createKey('k', 'full', viewer.id)).scopes), allowed)
+  for (const scopes of [['members:write'], ['members:write', ...allowed]])
+    assert.deepEqual(codeOf(await create(scopes)), [400, 'invalid_request'])
+
+  // A server may still know that a member was an owner.
+  const owner = await member('owner')
+  const asOwner = (await accounts.findKey(owner.key.key))!
+  await app.api('PUT', `/members/${owner.id}`, { role: 'admin' })
+  const { user_id } = app.owner
+  const request = { name: 'k', scopes: 'full', expires_at: null, user_id } as const
+  await assert.rejects(accounts.keys.create(asOwner, request), { code: 'insufficient_permissions' })
+})
+
+test('lists continue after an entry of the own account only, and changes of members and keys are logged', async () => {
+  const added = (await app.api('POST', '/members', { name: 'Ada', email: 'Ada@Example.com' })).body
+  assert.equal(added.email, 'ada@example.com')
+  await app.api('PUT', `/members/${added.id}`, { name: 'Ada L.' })
+  const { id } = (await app.api('POST', '/keys', { name: 'before' })).body
+  await app.api('PUT', `/keys/${id}`, { name: 'after' })
+  const { items } = (await app.api('GET', '/audit?limit=4')).body
+  const entries = items.map(({ action, target }: { action: string; target: string }) => [action, target])
+  assert.deepEqual(entries, [
+    ['key.renamed', id],
+    ['key.created', id],
+    ['member.changed', added.id],
+    ['member.added', added.id],
+  ])
+  const elsewhere = (await operator.api('POST', '/operator/accounts', { name: 'Else', owner: { name: 'E' } })).body
+  const list = async (after: string) => codeOf(await app.api('GET', `/members?after=${after}`))
+  assert.deepEqual(await list(elsewhere.owner.id), [404, 'member_not_found'])
+  const [foreign] = (await client(app.url, elsewhere.key).api('GET', '/keys')).body.items
+  assert.deepEqual(codeOf(await app.api('GET', `/keys?after=${foreign.id}`)), [404, 'key_not_found'])
+  const page = async (after = '') => (await operator.api('GET', `/operator/accounts?limit=1${after}`)).body.items[0].id
+  const newest = await page()
+  assert.notEqual(await page(`&after=${newest}`), newest)
+  const renamed = { name: 'Elsewhere' }
+  await operator.api('PUT', `/operator/accounts/${newest}`, renamed)
+  assert.equal((await operator.api('GET', `/operator/accounts/${newest}`)).body.name, renamed.name)
+})
+
 test('the operator creates, changes and suspends accounts; others cannot see that other accounts exist', async () => {
   const answer = await operator.api('POST', '/operator/accounts', {
     name: 'Acme',

@@ -80,7 +80,7 @@ test('a tier in use must stay, and the default tier must exist', async () => {
   )
 })
 
-test('the first account and its operator are made together, and once', async () => {
+test('the first account and its operator are made together, and once; so is the key that is shown', async () => {
   const data = path.join(folder, 'together')
   const db = await openDatabase(data)
   const [first, second] = [accountsOf(db, data), accountsOf(db, data)]
@@ -96,6 +96,15 @@ test('the first account and its operator are made together, and once', async () 
   await sql`drop trigger refuse`.execute(db)
   await Promise.all([first.ensureOwner(), second.ensureOwner()])
   assert.deepEqual(await owners(), [{ role: 'owner', operator: 1 }])
+  // A key that was not shown is none.
+  const unseen = () => {
+    throw new Error('nowhere to show it')
+  }
+  await assert.rejects(first.createFirstKey(unseen), /nowhere/)
+  const shown: string[] = []
+  const show = ({ key }: { key: string }) => shown.push(key)
+  assert.deepEqual(await Promise.all([first.createFirstKey(show), second.createFirstKey(show)]), [true, false])
+  assert.equal(shown.length, 1)
   await db.destroy()
 })
 
