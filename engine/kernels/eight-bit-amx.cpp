@@ -117,8 +117,9 @@ constexpr decltype(&tile<4>) tiles_of[] = { tile<4>, tile<8>, tile<12>, tile<16>
 void multiply_amx(const eight_bit_rows & work) {
     const tiles  configured;
     alignas(64) int8_t q[blocks_max * block * rows];
-    const auto * end = work.weights + work.count * work.blocks;
-    for (int64_t g = 0; g < work.count; g++)
+    const auto *       end = work.weights + work.count * work.blocks;
+    const outlier_list outliers(work);
+    for (int64_t g = 0; g < work.count; g++) {
         for (int64_t from = 0; from < work.blocks; from += blocks_max) {
             const weights16 * w      = work.weights + g * work.blocks + from;
             const int64_t     blocks = std::min(blocks_max, work.blocks - from);
@@ -133,6 +134,8 @@ void multiply_amx(const eight_bit_rows & work) {
                                           work.out + t, work.at + g * rows, count, t == 0 ? end : nullptr);
             }
         }
+        for (int64_t tokens = 0; tokens * group < work.tokens; tokens++) outliers.add<1>(g, tokens);
+    }
 }
 
 bool can_use_amx() {

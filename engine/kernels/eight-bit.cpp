@@ -3,7 +3,9 @@
 // ggml computes them as dot products of rows. Here 16 rows are interleaved, so that one instruction multiplies 64
 // weights with four activations of a token, and a tile of up to 12 tokens reads each weight once. The weights are those
 // of the file: each block of 32 is summed exactly before it is scaled. Activations are rounded to eight bits by block,
-// as ggml rounds them, but keep their scale in 32 bits. The tokens of a mixture are sorted by expert.
+// as ggml rounds them, but keep their scale in 32 bits, and outliers have 16: a block with one would be rounded by its
+// size, which makes most of the error (as in Dettmers et al., "LLM.int8()", 2022, arXiv 2208.07339). The tokens of a
+// mixture are sorted by expert.
 #include "eight-bit.h"
 
 #include <algorithm>
@@ -20,19 +22,80 @@ struct q8_0 {
 };
 static_assert(sizeof(q8_0) == 34 && sizeof(weights16) == rows * sizeof(q8_0), "as in the file, and as large");
 
-/** Rounds the activations of token `t` of a group. */
-void quantize(const float * x, activations16 * out, int t, int64_t blocks) {
+/** A block has an outlier if the square of its largest number is so many times the mean of its token's blocks. */
+constexpr int64_t outlying = 2;
+
+/** The most outliers of a token: no more blocks can be so much above their mean. */
+int64_t most_outliers(int64_t blocks) { return blocks / outlying; }
+
+inline float largest_of(__m512 low, __m512 high) {
+    return _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(low), _mm512_abs_ps(high)));
+}
+
+/** Rounds the two halves of a block of token `t` of a group, whose largest absolute number is `max`. */
+inline void quantize_block(__m512 low, __m512 high, float max, activations16 & out, int t) {
+    const __m512  scale = _mm512_set1_ps(max == 0 ? 0 : 127 / max);
+    const __m512i one   = _mm512_cvtps_epi32(_mm512_mul_ps(low, scale));
+    const __m512i two   = _mm512_cvtps_epi32(_mm512_mul_ps(high, scale));
+    out.d[t]            = max / 127;
+    out.correction[t]   = -128 * _mm512_reduce_add_epi32(_mm512_add_epi32(one, two));
+    _mm_storeu_si128((__m128i *) out.q[t], _mm512_cvtepi32_epi8(one));
+    _mm_storeu_si128((__m128i *) (out.q[t] + 16), _mm512_cvtepi32_epi8(two));
+}
+
+/** The largest absolute number of each four, in all of them. */
+__m512 largest_of_four(__m512 x) {
+    x = _mm512_abs_ps(x);
+    x = _mm512_max_ps(x, _mm512_permute_ps(x, 0xb1));
+    return _mm512_max_ps(x, _mm512_permute_ps(x, 0x4e));
+}
+
+/** Rounds a block of token `t` without the four with its largest number, `max`, and returns these. */
+outlier take_outlier(const float * x, float max, activations16 * out, int t, int64_t b) {
+    const __m512   low = _mm512_loadu_ps(x), high = _mm512_loadu_ps(x + 16), all = _mm512_set1_ps(max);
+    const uint32_t equal = _mm512_cmpeq_ps_mask(largest_of_four(low), all) |
+                           (uint32_t) _mm512_cmpeq_ps_mask(largest_of_four(high), all) << 16;
+    const int32_t  four = __builtin_ctz(equal) / 4;
+    const uint32_t rest = ~(0xfu << 4 * four);
+    const __m512   low_rest = _mm512_maskz_mov_ps((__mmask16) rest, low);
+    const __m512   high_rest = _mm512_maskz_mov_ps((__mmask16) (rest >> 16), high);
+    quantize_block(low_rest, high_rest, largest_of(low_rest, high_rest), out[b], t);
+    const __m128  from   = _mm_loadu_ps(x + 4 * four);
+    const __m128i coarse = _mm_cvtps_epi32(_mm_mul_ps(from, _mm_set1_ps(127 / max)));
+    const __m128  left   = _mm_fnmadd_ps(_mm_cvtepi32_ps(coarse), _mm_set1_ps(max / 127), from);
+    // Half a unit is one more than eight bits hold.
+    const __m128i units = _mm_cvtps_epi32(_mm_mul_ps(left, _mm_set1_ps(127 * 256 / max)));
+    const __m128i fine  = _mm_min_epi32(units, _mm_set1_epi32(127));
+    const __m128i sums  = _mm_add_epi32(_mm_slli_epi32(coarse, 8), fine);
+    const __m128i pairs = _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0x4e));
+    const int32_t sum   = _mm_cvtsi128_si32(_mm_add_epi32(pairs, _mm_shuffle_epi32(pairs, 0xb1)));
+    return { (int32_t) b,
+             four,
+             _mm_cvtsi128_si32(_mm_cvtepi32_epi8(coarse)),
+             _mm_cvtsi128_si32(_mm_cvtepi32_epi8(fine)),
+             -128 * sum,
+             max / 127 / 256,
+             nullptr };
+}
+
+/** Rounds the activations of token `t` of a group. Returns how many outliers they have. */
+int32_t quantize(const float * x, activations16 * out, int t, int64_t blocks, outlier * outliers) {
+    float squares = 0;
     for (int64_t b = 0; b < blocks; b++) {
-        const __m512  low = _mm512_loadu_ps(x + b * block), high = _mm512_loadu_ps(x + b * block + 16);
-        const float   max   = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(low), _mm512_abs_ps(high)));
-        const __m512  scale = _mm512_set1_ps(max == 0 ? 0 : 127 / max);
-        const __m512i one   = _mm512_cvtps_epi32(_mm512_mul_ps(low, scale));
-        const __m512i two   = _mm512_cvtps_epi32(_mm512_mul_ps(high, scale));
-        out[b].d[t]          = max / 127;
-        out[b].correction[t] = -128 * _mm512_reduce_add_epi32(_mm512_add_epi32(one, two));
-        _mm_storeu_si128((__m128i *) out[b].q[t], _mm512_cvtepi32_epi8(one));
-        _mm_storeu_si128((__m128i *) (out[b].q[t] + 16), _mm512_cvtepi32_epi8(two));
+        const float max = largest_of(_mm512_loadu_ps(x + b * block), _mm512_loadu_ps(x + b * block + 16));
+        out[b].d[t]     = max;
+        squares += max * max;
     }
+    const float limit = outlying * squares / blocks;
+    int32_t     count = 0;
+    for (int64_t b = 0; b < blocks; b++, x += block) {
+        const float max = out[b].d[t];
+        if (max * max > limit && count < most_outliers(blocks))
+            outliers[count++] = take_outlier(x, max, out, t, b);
+        else
+            quantize_block(_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16), max, out[b], t);
+    }
+    return count;
 }
 
 /** 16 rows with `N` tokens of a group, from its token `first` on. */
@@ -67,7 +130,8 @@ constexpr decltype(&tile<1>) tiles[tile_max] = { tile<1>, tile<2>, tile<3>, tile
 
 void multiply_vnni(const eight_bit_rows & work) {
     const weights16 * const end = work.weights + work.count * work.blocks;
-    for (int64_t g = 0; g < work.count; g++)
+    const outlier_list      outliers(work);
+    for (int64_t g = 0; g < work.count; g++) {
         for (int64_t t = 0; t < work.tokens;) {
             // Equal tiles, as a small last one reads all weights again for little.
             const int left = (int) std::min<int64_t>(group - t % group, work.tokens - t);
@@ -76,6 +140,13 @@ void multiply_vnni(const eight_bit_rows & work) {
                          work.out + t, work.at + g * rows);
             t += n;
         }
+        const int64_t whole = g / 4 * 4;
+        for (int64_t tokens = 0; tokens * group < work.tokens; tokens++) {
+            if (g - whole == 3) outliers.add<4>(whole, tokens);
+            else if (g == work.count - 1)
+                for (int64_t one = whole; one <= g; one++) outliers.add<1>(one, tokens);
+        }
+    }
 }
 
 /** From this number of tokens on AMX is faster. */
@@ -94,7 +165,7 @@ class traits : public ggml::cpu::tensor_traits {
     /** Where things are in the memory that the threads share. */
     struct layout {
         const int64_t results, parts_max, groups_max;
-        const size_t  out, places, parts, loop, end;
+        const size_t  out, places, parts, outliers, counts, loop, end;
 
         explicit layout(const ggml_tensor * op) :
             results(rows_of(op)),
@@ -104,7 +175,9 @@ class traits : public ggml::cpu::tensor_traits {
             out(padded(groups_max * (op->src[0]->ne[0] / block) * sizeof(activations16))),
             places(out + padded(groups_max * group * sizeof(float *))),
             parts(places + padded(results * sizeof(int32_t))),
-            loop(parts + padded((parts_max + 1) * sizeof(part))),
+            outliers(parts + padded((parts_max + 1) * sizeof(part))),
+            counts(outliers + padded(groups_max * group * most_outliers(op->src[0]->ne[0] / block) * sizeof(outlier))),
+            loop(counts + padded(groups_max * group * sizeof(int32_t))),
             end(loop + shared_loop::bytes) {}
     };
 
@@ -142,7 +215,9 @@ class traits : public ggml::cpu::tensor_traits {
         auto * const  out     = (float **) (memory + at.out);
         auto * const  places  = (int32_t *) (memory + at.places);
         auto * const  sorted  = (part *) (memory + at.parts);
-        const int64_t blocks = w->ne[0] / block, groups = w->ne[1] / rows;
+        auto * const  outliers = (outlier *) (memory + at.outliers);
+        auto * const  counts  = (int32_t *) (memory + at.counts);
+        const int64_t blocks = w->ne[0] / block, groups = w->ne[1] / rows, most = most_outliers(blocks);
         const bool    has_experts = op->op == ggml_op_mul_mat_id;
         if (has_experts) {
             if (params->ith == 0) sort(op, places, sorted);
@@ -152,8 +227,11 @@ class traits : public ggml::cpu::tensor_traits {
             // A token of several experts is rounded for each: that is little beside its products.
             const int64_t row   = has_experts ? r / op->ne[1] * x->ne[1] + r % op->ne[1] % x->ne[1] : r;
             const int64_t place = has_experts ? places[r] : r;
-            quantize((const float *) row_at(x, row), rounded + place / group * blocks, place % group, blocks);
-            out[place] = (float *) row_at(op, r);
+            const auto    from  = (const float *) row_at(x, row);
+            outlier * const own = outliers + place * most;
+            counts[place] = quantize(from, rounded + place / group * blocks, place % group, blocks, own);
+            out[place]    = (float *) row_at(op, r);
+            for (int32_t i = 0; i < counts[place]; i++) own[i].out = out[place];
         }
         const part         whole = { 0, 0, at.results };
         const part * const parts = has_experts ? sorted : &whole;
@@ -170,7 +248,8 @@ class traits : public ggml::cpu::tensor_traits {
             const auto    multiply = has_amx && one.tokens >= amx_tokens ? multiply_amx : multiply_vnni;
             multiply({ (const weights16 *) w->data + (one.matrix * groups + first) * blocks, blocks,
                        std::min(chunk, groups - first), rounded + one.first * blocks, one.tokens,
-                       out + one.first * group, first * rows });
+                       out + one.first * group, first * rows, counts + one.first * group,
+                       outliers + one.first * group * most, most });
         }
         return true;
     }

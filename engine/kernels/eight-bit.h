@@ -3,6 +3,9 @@
 #pragma once
 #include <immintrin.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "kernels.h"
 
 constexpr int64_t block = 32;  // weights with one scale
@@ -20,6 +23,15 @@ struct activations16 {
     float   d[group];
     int32_t correction[group];  // minus 128 times the sum of q
     int8_t  q[group][block];
+};
+
+/** Four neighbours among a token's activations, of which one is large: they have 16 bits, and are 0 in their block. */
+struct outlier {
+    int32_t block, four;  // where they are: which block, and which four of it
+    int32_t high, low;    // four times eight bits; a unit of `low` is a 256th of one of `high`
+    int32_t correction;   // minus 128 times the sum of both, in units of `low`
+    float   d;            // the scale of `low`
+    float * out;          // where its token's results are
 };
 
 /** Bytes that are read ahead of those in use, into the second cache: the processor itself stops at each page. */
@@ -44,5 +56,63 @@ struct eight_bit_rows {
     int64_t               tokens;
     float * const * out;  // where each token's results are
     int64_t         at;   // the place of the first row there
+    const int32_t * outliers_of;  // how many outliers each token has
+    const outlier * outliers;     // those of the first token; those of the next one are `most` further
+    int64_t         most;
 };
+
+/**
+ * The outliers of all tokens of some rows: of each 16 tokens the first one of each, then the second ones. A result that
+ * is read soon after it was written makes the processor wait.
+ */
+class outlier_list {
+    const eight_bit_rows & work;
+    std::vector<outlier> & all;
+    std::vector<int64_t> & starts;  // of each 16 tokens, and the end
+
+    /** Memory that a thread uses again. */
+    template <typename T> static std::vector<T> & empty() {
+        static thread_local std::vector<T> one;
+        one.clear();
+        return one;
+    }
+
+  public:
+    explicit outlier_list(const eight_bit_rows & work) :
+        work(work), all(empty<outlier>()), starts(empty<int64_t>()) {
+        starts.push_back(0);
+        for (int64_t first = 0; first < work.tokens; first += group) {
+            const int64_t end = std::min(first + group, work.tokens);
+            for (int64_t i = 0, before = -1; before < (int64_t) all.size(); i++) {
+                before = (int64_t) all.size();
+                for (int64_t t = first; t < end; t++)
+                    if (work.outliers_of[t] > i) all.push_back(work.outliers[t * work.most + i]);
+            }
+            starts.push_back((int64_t) all.size());
+        }
+    }
+
+    /** Adds those of the 16 tokens `tokens` to their products with `count` times 16 rows from `first` on. */
+    template <int count> void add(int64_t first, int64_t tokens) const {
+        const weights16 * w  = work.weights + first * work.blocks;
+        const int64_t     at = work.at + first * rows;
+        for (int64_t i = starts[tokens]; i < starts[tokens + 1]; i++) {
+            const outlier & one        = all[i];
+            const __m512i   high_four  = _mm512_set1_epi32(one.high), low_four = _mm512_set1_epi32(one.low);
+            const __m512i   correction = _mm512_set1_epi32(one.correction);
+            const __m512    scale      = _mm512_set1_ps(one.d);
+            float *         to         = one.out + at;
+            for (const weights16 *from = w + one.block, *end = from + count * work.blocks; from < end;
+                 from += work.blocks, to += rows) {
+                const __m512i weights = _mm512_loadu_si512(from->q + 64 * one.four);
+                const __m512i high    = _mm512_dpbusd_epi32(_mm512_setzero_si512(), weights, high_four);
+                const __m512i low     = _mm512_dpbusd_epi32(correction, weights, low_four);
+                const __m512  exact   = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
+                const __m512  d       = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) from->d));
+                _mm512_storeu_ps(to, _mm512_fmadd_ps(exact, _mm512_mul_ps(d, scale), _mm512_loadu_ps(to)));
+            }
+        }
+    }
+};
+
 void multiply_amx(const eight_bit_rows & work);

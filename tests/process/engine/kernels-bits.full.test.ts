@@ -36,6 +36,14 @@ test('products give the same bits in VNNI and in AMX', { skip }, (context) => {
   assert.deepEqual([status, stdout], [0, ''])
 })
 
+test('outliers take no precision from the other activations of a token', { skip }, () => {
+  const { status, stdout } = run('outliers')
+  const [plain, withOutliers] = stdout.split(' ').map(Number)
+  assert.equal(status, 0)
+  // A product with outliers is larger.
+  assert.ok(plain! < 0.01 && withOutliers! < plain!, stdout)
+})
+
 test('products in bfloat16 give the same bits for any number of tokens', { skip }, (context) => {
   const { status, stdout } = run('bfloat16')
   if (status === 2) return context.skip('this processor has no instructions for bfloat16')

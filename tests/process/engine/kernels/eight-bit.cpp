@@ -19,14 +19,23 @@ static bool differs(int64_t blocks, int64_t tokens, int64_t groups) {
     std::vector<activations16> x((tokens + group - 1) / group * blocks);
     memset((void *) x.data(), 0xff, x.size() * sizeof(x[0]));
     std::vector<float> in(blocks * block), vnni(tokens * groups * rows), amx(vnni.size());
+    const int64_t        most = most_outliers(blocks);
+    std::vector<outlier> outliers(tokens * most);
+    std::vector<int32_t> counts(tokens);
+    std::vector<float *> out(tokens);
     for (int64_t t = 0; t < tokens; t++) {
         for (auto & each : in) each = t == 2 ? 0 : normal(random);
-        quantize(in.data(), x.data() + t / group * blocks, t % group, blocks);
+        for (int64_t large = 0; large < t % 5; large++) in[large * 37 % in.size()] *= 50;
+        outlier * const own = outliers.data() + t * most;
+        counts[t]           = quantize(in.data(), x.data() + t / group * blocks, t % group, blocks, own);
     }
-    std::vector<float *> out(tokens);
     const auto           multiply = [&](auto kernel, std::vector<float> & results) {
-        for (int64_t t = 0; t < tokens; t++) out[t] = results.data() + t * groups * rows;
-        kernel({ weights.data(), blocks, groups, x.data(), tokens, out.data(), 0 });
+        for (int64_t t = 0; t < tokens; t++) {
+            out[t] = results.data() + t * groups * rows;
+            for (int32_t i = 0; i < counts[t]; i++) outliers[t * most + i].out = out[t];
+        }
+        kernel({ weights.data(), blocks, groups, x.data(), tokens, out.data(), 0, counts.data(), outliers.data(),
+                 most });
     };
     multiply(multiply_vnni, vnni);
     multiply(multiply_amx, amx);
