@@ -91,8 +91,20 @@ test('base models are searched, filtered and sorted, and each has a page with wh
   await page.getByText('None yet').waitFor()
   await page.getByRole('link', { name: 'Train', exact: true }).click()
   await page.getByRole('heading', { level: 1, name: 'New job' }).waitFor()
-  await page.goto('/models/base/no/such')
-  await page.getByText('There is no such base model').waitFor()
+  await page.setViewportSize({ width: 360, height: 800 })
+  await page.goto('/models/base/Qwen/Qwen3-0.6B')
+  const cells = page.getByRole('table', { name: 'Its family of models' }).locator('td')
+  await cells.getByText('yes (<think>)').waitFor()
+  const clipped = await cells.evaluateAll((all) =>
+    all.filter((cell) => cell.scrollWidth > cell.clientWidth).map((cell) => cell.textContent),
+  )
+  assert.deepEqual(clipped, [], 'cells are cut on a phone')
+  for (const id of ['no/such', '']) {
+    await page.goto(`/models/base/${id}`)
+    await page.getByText('There is no such base model').waitFor()
+    await page.getByRole('heading', { level: 1, name: 'Base model', exact: true }).waitFor()
+    await page.getByRole('link', { name: 'All models' }).waitFor()
+  }
   assert.deepEqual(complaints, [])
   await page.context().close()
 })

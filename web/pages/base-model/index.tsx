@@ -23,7 +23,7 @@ export default function BaseModelPage() {
   const model = query.data?.models.find((each) => each.id === id)
   return (
     <Page
-      title={id}
+      title={model || !query.isSuccess ? id : 'Base model'}
       back={{ to: '/models', label: 'Models' }}
       status={model && <BaseBadges model={model} />}
       description={model?.description}
@@ -308,13 +308,16 @@ function Tested({ model: { family, tested } }: { model: Model }) {
           rows={trialsOf(tested)}
           rowId={({ title }) => title}
           columns={[
-            { id: 'what', header: 'Tried', cell: ({ title }) => title },
+            { id: 'what', header: 'Tried', cell: ({ title }) => <span className="whitespace-normal">{title}</span> },
             {
               id: 'result',
               header: 'Result',
               grow: true,
-              cell: ({ result }) =>
-                isMet(result) && result !== 'none' ? <Badge tone="good">{result}</Badge> : <Message text={result} />,
+              cell: ({ result }) => (
+                <div className="whitespace-normal wrap-anywhere">
+                  {isMet(result) && result !== 'none' ? <Badge tone="good">{result}</Badge> : <Message text={result} />}
+                </div>
+              ),
             },
           ]}
         />
