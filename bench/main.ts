@@ -27,6 +27,7 @@ const benches: Record<string, [command: string, ...args: string[]]> = {
   growth: [process.execPath, 'bench/growth/main.ts'],
   lists: [process.execPath, 'bench/scale/lists.ts'],
   'first-minute': [process.execPath, 'bench/first-minute.ts'],
+  fidelity: [process.execPath, 'bench/fidelity.ts'],
 }
 
 const [name, ...options] = process.argv.slice(2)
