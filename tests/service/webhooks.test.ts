@@ -255,16 +255,15 @@ test('deliveries are listed with status, time and the first kB of the response, 
     ['delivered', 1, null, 202],
   )
   assert.equal(Buffer.byteLength(one.last_attempt.response_body), 1024)
-  assert.equal(one.payload, long.received[0]!.body)
+  // Events of one moment arrive in any order.
+  const first = long.received.find(({ headers }) => headers['webhook-id'] === one.event_id)
+  assert.equal(one.payload, first?.body)
   assert.ok(Math.abs(Date.parse(one.attempts[0].started_at) - Date.now()) < 60_000)
   const again = await app.api('POST', `/webhooks/${webhook.id}/deliveries/${one.id}/redeliver`)
   assert.deepEqual([again.status, again.body.event_id], [201, one.event_id])
   assert.notEqual(again.body.id, one.id)
   await until('the fourth', () => long.received.length === 4)
-  assert.deepEqual(
-    [long.received[3]!.body, long.received[3]!.headers['webhook-id']],
-    [long.received[0]!.body, one.event_id],
-  )
+  assert.deepEqual([long.received[3]!.body, long.received[3]!.headers['webhook-id']], [one.payload, one.event_id])
   assert.deepEqual(codeOf(await app.api('GET', `/webhooks/${webhook.id}/deliveries/dlv_none`)), [
     404,
     'delivery_not_found',
