@@ -205,6 +205,23 @@ YARN = {
     "llama_4_scaling_beta": 0.1,
 }
 
+GEMMA4_VISION = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "global_head_dim": 16,
+    "position_embedding_size": 64,
+}
+GEMMA4_AUDIO = {
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "output_proj_dims": 32,
+    "subsampling_conv_channels": [8, 8],
+}
 FAMILIES = {
     "llama": Family("LlamaForCausalLM", {}),
     "qwen2_5": Family("Qwen2ForCausalLM", {"tie_word_embeddings": True, "head_dim": 16}),
@@ -284,8 +301,9 @@ FAMILIES = {
         published=beside_other_parts,
     ),
     "gemma4_e2b": Family(
-        "Gemma4ForCausalLM",
-        {
+        "Gemma4ForConditionalGeneration",
+        {"vision_config": GEMMA4_VISION, "audio_config": GEMMA4_AUDIO},
+        text={
             **windows(*"SSFSSF"),
             "tie_word_embeddings": True,
             "hidden_size_per_layer_input": 32,
@@ -296,8 +314,9 @@ FAMILIES = {
         },
     ),
     "gemma4_moe": Family(
-        "Gemma4ForCausalLM",
-        {
+        "Gemma4ForConditionalGeneration",
+        {"vision_config": GEMMA4_VISION, "audio_config": None},
+        text={
             **windows(*"SF"),
             "tie_word_embeddings": True,
             "hidden_size_per_layer_input": 0,
@@ -312,8 +331,9 @@ FAMILIES = {
         },
     ),
     "gemma4_31b": Family(
-        "Gemma4ForCausalLM",
-        {
+        "Gemma4ForConditionalGeneration",
+        {"vision_config": GEMMA4_VISION, "audio_config": None},
+        text={
             **windows(*"SF"),
             "tie_word_embeddings": True,
             "hidden_size_per_layer_input": 0,
@@ -325,8 +345,18 @@ FAMILIES = {
     ),
     "gpt_oss": Family("GptOssForCausalLM", {**windows(*"SF"), "num_local_experts": 4, "num_experts_per_tok": 2}),
     "llama4": Family(
-        "Llama4ForCausalLM",
+        "Llama4ForConditionalGeneration",
         {
+            "vision_config": {
+                **VISION,
+                # Four neighbours are one vector.
+                "intermediate_size": 128,
+                "projector_input_dim": 32,
+                "projector_output_dim": 32,
+                "vision_output_dim": 32,
+            }
+        },
+        text={
             "num_hidden_layers": 4,
             "num_local_experts": 4,
             "num_experts_per_tok": 1,
@@ -547,6 +577,8 @@ TOKENS = {name: ("[gMASK]", "<|endoftext|>") for name in ("glm4", "glm4_moe", "g
     name: ("[IMG]", "[IMG_BREAK]", "[IMG_END]") for name in ("mistral3", "mistral4")
 }
 TOKENS["muse_glimmer"] = ("<|image_start|>", "<|patch|>", "<|image_end|>")
+TOKENS |= {name: ("<|image>", "<|image|>", "<image|>") for name in ("gemma4_e2b", "gemma4_moe", "gemma4_31b")}
+TOKENS["llama4"] = ("<|image_start|>", "<|image|>", "<|patch|>", "<|image_end|>")
 TOKENS["phi3"] = ("<|endoftext|>",)
 TOKENS["laguna"] = ("〈|EOS|〉", "<system>", "</system>", "<user>", "</user>", "<assistant>", "</assistant>")
 
@@ -566,10 +598,10 @@ def write(name: str, folder: Path, seed: int = 0, as_served: bool = False, token
     ids = dict.fromkeys(("eos_token_id", "pad_token_id"), vocabularies.end_token(folder))
     model_class = getattr(transformers, family.model)
     common = {**TEXT, "vocab_size": size, "vocab_size_per_layer_input": size, "bos_token_id": 1, **ids}
-    own = {**family.config, **(family.served if as_served else {})}
-    fields = {**common, **own} if family.text is None else own
+    served = family.served if as_served else {}
+    fields = {**common, **family.config, **served} if family.text is None else {**family.config}
     if family.text is not None:
-        fields["text_config"] = {**common, **family.text}
+        fields["text_config"] = {**common, **family.text, **served}
         fields["tie_word_embeddings"] = fields["text_config"]["tie_word_embeddings"]
         (folder / "preprocessor_config.json").write_text(json.dumps(PICTURES))
     config = model_class.config_class(**fields)
@@ -586,6 +618,9 @@ def write(name: str, folder: Path, seed: int = 0, as_served: bool = False, token
     for buffer_name, buffer in model.named_buffers():
         if "bias" in buffer_name:
             torch.nn.init.normal_(buffer, std=0.1)
+        elif buffer_name.endswith(("_min", "_max")):
+            # Real models have bounds that are numbers.
+            buffer.fill_(30 if buffer_name.endswith("max") else -30)
     model.save_pretrained(folder)
     if family.raw:
         file = folder / "config.json"

@@ -130,14 +130,14 @@ def convert(out: Path, converters: Path, outtype: str = "auto") -> str | None:
     served_as_is = is_mxfp4(hf)
     if served_as_is:
         # In a quarter of the memory.
-        convert_to_gguf(out, converters, outtype)
+        blind = convert_to_gguf(out, converters, outtype) or blind
     if is_quantized(hf):
         with doing("Making its quantized weights whole"):
             dequantize(hf)
     if text:
         require_weights(hf)
     if not served_as_is:
-        convert_to_gguf(out, converters, outtype)
+        blind = convert_to_gguf(out, converters, outtype) or blind
     return blind
 
 
@@ -159,8 +159,9 @@ def complete_ends(hf: Path) -> None:
             write_generation_config(hf, hf, read_config(hf), tokenizer)
 
 
-def convert_to_gguf(out: Path, converters: Path, outtype: str = "auto") -> None:
-    """Writes `model.gguf` of the checkpoint in `out/hf`, and the projector of a vision-language model.
+def convert_to_gguf(out: Path, converters: Path, outtype: str = "auto") -> str | None:
+    """Writes `model.gguf` of the checkpoint in `out/hf`, and the projector of a vision-language model. Returns why that
+    cannot be written: the language model is served without it.
 
     Runs the engine's converter in this process, which has torch loaded. Raises RuntimeError with a reason for the user.
     """
@@ -174,7 +175,7 @@ def convert_to_gguf(out: Path, converters: Path, outtype: str = "auto") -> None:
     except Exception as problem:
         raise RuntimeError(_conversion_problem(architecture, problem)) from problem
     if "vision_config" not in config:
-        return
+        return None
     if not any((out / "hf" / name).exists() for name in ("preprocessor_config.json", "processor_config.json")):
         raise RuntimeError(
             "The checkpoint reads pictures and has no preprocessor_config.json, which says how they are prepared."
@@ -185,9 +186,9 @@ def convert_to_gguf(out: Path, converters: Path, outtype: str = "auto") -> None:
     try:
         run_converter(converters, script, arguments)
     except Exception as problem:
-        raise RuntimeError(
-            f"The part of the checkpoint that reads pictures cannot be converted ({architecture}): {described(problem)}"
-        ) from problem
+        (out / PROJECTOR).unlink(missing_ok=True)
+        return f"the engine's converter cannot read that part of {architecture} ({described(problem)})"
+    return None
 
 
 def _conversion_problem(architecture: str, problem: Exception) -> str:
@@ -272,9 +273,11 @@ def context_length(config: dict[str, Any]) -> int:
         return CONFIG_MAPPING[text["model_type"]]().max_position_embeddings
 
 
-def describe(model_id: str, out: Path, source: str, converters: Path | None = None) -> dict[str, Any]:
+def describe(
+    model_id: str, out: Path, source: str, converters: Path | None = None, blind: str | None = None
+) -> dict[str, Any]:
     """The content of `model.json`: the facts that the service needs about the base in `out`. Without `converters` it
-    does not say which layers an adapter can change.
+    does not say which layers an adapter can change. `blind`: what `convert` returned.
     """
     from safetensors import safe_open
 
@@ -312,6 +315,7 @@ def describe(model_id: str, out: Path, source: str, converters: Path | None = No
         **({"projector": PROJECTOR, "projector_sha256": sha256_of(projector)} if projector.exists() else {}),
         "hf": "hf",
         **layers,
+        **(_told_blind(blind) if blind else {}),
     }
 
 
@@ -399,9 +403,7 @@ def main() -> None:
             shutil.copytree(args.source, hf, dirs_exist_ok=True)
             source = "a local folder"
         blind = convert(args.out, args.converters, args.outtype)
-        description = describe(args.id, args.out, source, args.converters)
-        if blind:
-            description |= _told_blind(blind)
+        description = describe(args.id, args.out, source, args.converters, blind)
         if args.node:
             description = check(args.out, description, args.converters, args.node)
         return write_description(args.out, description)

@@ -32,8 +32,9 @@ def main(_protocol: Protocol) -> int:
     with contextlib.suppress(OSError):
         os.nice(10)
     try:
-        convert(args.out, args.converters)
-        described = describe(args.id, args.out, f"https://huggingface.co/{args.repo}", args.converters)
+        blind = convert(args.out, args.converters)
+        source = f"https://huggingface.co/{args.repo}"
+        described = describe(args.id, args.out, source, args.converters, blind)
         write_description(args.out, check(args.out, described, args.converters, args.node))
     except BaseException as problem:
         traceback.print_exc()

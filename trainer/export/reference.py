@@ -78,12 +78,15 @@ def _answer_prompts(spec: Export, model: Model, tokenizer: Tokenizer, report: Re
         rows.append({"messages": messages, "prompt_tokens": tokens, "answer_tokens": answer, "margins": margins})
         rows[-1]["answer"] = tokenizer.decode(answer, skip_special_tokens=True)
         report((number + 1) / (len(prompts) + 1))
-    previous_attention = base_model.config._attn_implementation
-    # The tower's attention is not causal.
-    base_model.set_attn_implementation({"": "sdpa", "text_config": attention.NAME} if eyes else attention.NAME)
+    config, text = base_model.config, base_model.config.get_text_config()
+    before = config._attn_implementation, text._attn_implementation
+    # The attention of what sees or hears is not causal.
+    outer = attention.NAME if text is config else before[0]
+    base_model.set_attn_implementation({"": outer, "text_config": attention.NAME})
     for prompt, row in zip(read_prompts, rows, strict=True):
         row["log_probabilities"] = score(model, prompt, row["answer_tokens"])
-    base_model.set_attn_implementation(previous_attention)
+    # By part: one that hears may have no other than its own.
+    base_model.set_attn_implementation({"": before[0], "text_config": before[1]})
     # A template with the date makes another prompt on another day.
     day = today() if "strftime_now" in tokenizer.chat_template else None
     write(Path(spec.reference), rows, day=day, parse_control_tokens=spec.parse_control_tokens)

@@ -53,6 +53,10 @@ class Skeleton:
 
         reverted = revert_weight_conversion(self.loaded, {name: weight})
         if not reverted.keys() <= self.shapes.keys():
+            # The language model alone, of a checkpoint that has it as a part of this name: Llama 4.
+            part = f"{self.loaded.base_model_prefix}."
+            reverted = {part + stored: each for stored, each in reverted.items()}
+        if not reverted.keys() <= self.shapes.keys():
             return {name: weight}
         return {stored: self._turned(stored, part) for stored, part in reverted.items()}
 

@@ -45,7 +45,7 @@ class ModelShape:
     qkv_size: int
     vocabulary: int
     family: str
-    # The part that sees, which is never trained but for its projector.
+    # The parts that see or hear, which are never trained but for a projector.
     vision_weights: int = 0
     projector_weights: int = 0
     # Numbers that the projector reads for a vector of a picture.
@@ -123,20 +123,19 @@ def _widest(config: Any) -> int:
 
 
 def _counted(config: Any) -> tuple[int, int, int, tuple[int, int, int, int] | None]:
-    """The weights of a base's language model and of what sees, those that a rank takes for its linear layers, and of
-    its experts what ModelShape has: None without any.
+    """The weights of a base's language model and of its other parts, those that a rank takes for its linear layers, and
+    of its experts what ModelShape has: None without any.
     """
     text = config.get_text_config()
     chosen = next((getattr(text, name) for name in CHOSEN if getattr(text, name, None)), 0)
-    sees = is_vision(config)
-    wraps = sees or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
+    wraps = is_vision(config) or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
     kind: Any = AutoModelForImageTextToText if wraps else AutoModelForCausalLM
     with torch.device("meta"):
         model: Any = kind.from_config(config)
     decoder, head = model.get_decoder(), model.get_output_embeddings().weight
     # Some families' decoder has the head, too.
     weights = _numbers((*decoder.parameters(), head))
-    vision_weights = _numbers(model.parameters()) - weights if sees else 0
+    vision_weights = _numbers(model.parameters()) - weights
     layers: list[torch.nn.Linear] = [
         layer for name, layer in decoder.named_modules() if type(layer) is torch.nn.Linear and "layers." in name
     ]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tests.families.checkpoints import write
 from trainer.cli.prepare_base import PROJECTOR, check, convert_to_gguf, describe
@@ -75,6 +76,20 @@ def test_a_missing_tokenizer_is_a_sentence(tmp_path):
     write("ernie4_5", tmp_path / "hf")
     with pytest.raises(RuntimeError, match=r"Ernie4_5.* misses a file: .*tokenizer\.model"):
         convert_to_gguf(tmp_path, CONVERTERS)
+
+
+def test_a_base_whose_tower_cannot_be_converted_is_added_for_text(known_tokens, tmp_path, capsys):
+    base = make_tiny_vision("smolvlm", tmp_path / "hf", vocabulary=SMALL_VOCABULARY).parent
+    file = base / "hf/model.safetensors"
+    tensors = {
+        name.replace("vision_model.embeddings", "vision_model.eyes"): tensor for name, tensor in load_file(file).items()
+    }
+    save_file(tensors, file, {"format": "pt"})
+    blind = convert_to_gguf(base, CONVERTERS)
+    described = describe("test/eye", base, "a local folder", CONVERTERS, blind)
+    assert (described["kind"], described["blind"]) == ("text", blind) and not (base / PROJECTOR).exists()
+    assert blind.startswith("the engine's converter cannot read that part of ")
+    assert f"It reads no pictures: {blind}." in capsys.readouterr().err
 
 
 def test_a_base_whose_projector_does_not_load_is_added_for_text(known_tokens, tmp_path, capsys):
