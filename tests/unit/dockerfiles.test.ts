@@ -1,5 +1,5 @@
 // The Dockerfiles, compose.yaml and the guide that names their commands, read without Docker. hadolint and dclint check
-// their form (`npm run check`); tests/process/{deploy,bundle}.full.test.ts run what they copy.
+// their form (`npm run lint`); tests/process/{deploy,bundle}.full.test.ts run what they copy.
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
