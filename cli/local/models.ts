@@ -49,8 +49,6 @@ export async function addModel(
   }
   // Beside the models, and in no place where one is looked for: it has a model.json before it is complete.
   const temporary = path.join(models_dir, '.adding', id)
-  mkdirSync(path.dirname(folder), { recursive: true })
-  mkdirSync(path.dirname(temporary), { recursive: true })
   const unlock = lockAdding(id, temporary)
   const interrupted = new AbortController()
   const interrupt = () => interrupted.abort()
@@ -84,7 +82,7 @@ export async function addModel(
     if (weights) setWeights(temporary, weights)
     rmSync(folder, { recursive: true, force: true })
     rmSync(path.join(temporary, 'revision'), { force: true })
-    renameSync(temporary, folder)
+    inFolder(path.dirname(folder), () => renameSync(temporary, folder))
   } finally {
     for (const signal of endSignals) process.off(signal, interrupt)
     unlock()
@@ -119,7 +117,7 @@ function lockAdding(id: string, folder: string): () => void {
   const file = `${folder}.lock`
   // What a lock of an earlier version left: it was no database.
   if (existsSync(file) && statSync(file).size > 0) rmSync(file)
-  const lock = new SQLite(file, { timeout: 0 })
+  const lock = inFolder(path.dirname(file), () => new SQLite(file, { timeout: 0 }))
   try {
     lock.exec('begin exclusive')
   } catch (error) {
@@ -130,6 +128,19 @@ function lockAdding(id: string, folder: string): () => void {
   return () => {
     rmSync(file, { force: true })
     lock.close()
+  }
+}
+
+/** Does something in a folder that it makes. Another command may remove it meanwhile, as it is empty. */
+function inFolder<T>(folder: string, work: () => T): T {
+  for (let left = 10; ; left--) {
+    mkdirSync(folder, { recursive: true })
+    try {
+      return work()
+    } catch (error) {
+      const { code } = error as { code?: string }
+      if (left === 0 || (existsSync(folder) && code !== 'SQLITE_CANTOPEN' && code !== 'ENOENT')) throw error
+    }
   }
 }
 

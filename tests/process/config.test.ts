@@ -171,7 +171,7 @@ test('a base model that cannot be added is explained in one sentence and leaves 
       /answered 500; try again later, .*--from FOLDER\.$/,
     ].entries()) {
       const [status, said] = all[index]!
-      assert.equal(status, 2)
+      assert.equal(status, 2, said)
       assert.match(said, says)
       assert.match(said, /^team\/\w+ could not be added: .*\.$/)
     }
