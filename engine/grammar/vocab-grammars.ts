@@ -166,13 +166,10 @@ export class VocabGrammars {
       if (!session) continue
       session.worker = null
       if (id === atFault?.id) {
-        this.verdicts.addStrike(
-          session.request.key,
-          tooCostly(session.request, `one of its masks took more than ${this.limits.mask_ms / 1000} s of a processor`),
-        )
-        session.fail(
-          tooCostly(session.request, `one of its masks took more than ${this.limits.mask_ms / 1000} s of a processor`),
-        )
+        const stage = `one of its masks took more than ${this.limits.mask_ms / 1000} s of a processor`
+        const verdict = tooCostly(session.request, stage)
+        this.verdicts.addStrike(session.request.key, verdict)
+        session.fail(verdict)
       } else void this.moveToNewWorker(session)
     }
   }

@@ -134,7 +134,7 @@ void multiply_amx(const eight_bit_rows & work) {
                                           work.out + t, work.at + g * rows, count, t == 0 ? end : nullptr);
             }
         }
-        for (int64_t tokens = 0; tokens * group < work.tokens; tokens++) outliers.add<1>(g, tokens);
+        outliers.add(g, 1);
     }
 }
 

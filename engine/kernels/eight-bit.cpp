@@ -140,12 +140,8 @@ void multiply_vnni(const eight_bit_rows & work) {
                          work.out + t, work.at + g * rows);
             t += n;
         }
-        const int64_t whole = g / 4 * 4;
-        for (int64_t tokens = 0; tokens * group < work.tokens; tokens++) {
-            if (g - whole == 3) outliers.add<4>(whole, tokens);
-            else if (g == work.count - 1)
-                for (int64_t one = whole; one <= g; one++) outliers.add<1>(one, tokens);
-        }
+        // Four at a time, as each reads the list again.
+        if (g % 4 == 3 || g == work.count - 1) outliers.add(g / 4 * 4, g % 4 + 1);
     }
 }
 

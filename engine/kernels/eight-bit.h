@@ -68,19 +68,16 @@ struct eight_bit_rows {
 class outlier_list {
     const eight_bit_rows & work;
     std::vector<outlier> & all;
-    std::vector<int64_t> & starts;  // of each 16 tokens, and the end
 
     /** Memory that a thread uses again. */
-    template <typename T> static std::vector<T> & empty() {
-        static thread_local std::vector<T> one;
-        one.clear();
+    static std::vector<outlier> & memory() {
+        static thread_local std::vector<outlier> one;
         return one;
     }
 
   public:
-    explicit outlier_list(const eight_bit_rows & work) :
-        work(work), all(empty<outlier>()), starts(empty<int64_t>()) {
-        starts.push_back(0);
+    explicit outlier_list(const eight_bit_rows & work) : work(work), all(memory()) {
+        all.clear();
         for (int64_t first = 0; first < work.tokens; first += group) {
             const int64_t end = std::min(first + group, work.tokens);
             for (int64_t i = 0, before = -1; before < (int64_t) all.size(); i++) {
@@ -88,20 +85,18 @@ class outlier_list {
                 for (int64_t t = first; t < end; t++)
                     if (work.outliers_of[t] > i) all.push_back(work.outliers[t * work.most + i]);
             }
-            starts.push_back((int64_t) all.size());
         }
     }
 
-    /** Adds those of the 16 tokens `tokens` to their products with `count` times 16 rows from `first` on. */
-    template <int count> void add(int64_t first, int64_t tokens) const {
+    /** Adds them to the products with `count` times 16 rows from `first` on. */
+    void add(int64_t first, int64_t count) const {
         const weights16 * w  = work.weights + first * work.blocks;
         const int64_t     at = work.at + first * rows;
-        for (int64_t i = starts[tokens]; i < starts[tokens + 1]; i++) {
-            const outlier & one        = all[i];
-            const __m512i   high_four  = _mm512_set1_epi32(one.high), low_four = _mm512_set1_epi32(one.low);
-            const __m512i   correction = _mm512_set1_epi32(one.correction);
-            const __m512    scale      = _mm512_set1_ps(one.d);
-            float *         to         = one.out + at;
+        for (const outlier & one : all) {
+            const __m512i high_four  = _mm512_set1_epi32(one.high), low_four = _mm512_set1_epi32(one.low);
+            const __m512i correction = _mm512_set1_epi32(one.correction);
+            const __m512  scale      = _mm512_set1_ps(one.d);
+            float *       to         = one.out + at;
             for (const weights16 *from = w + one.block, *end = from + count * work.blocks; from < end;
                  from += work.blocks, to += rows) {
                 const __m512i weights = _mm512_loadu_si512(from->q + 64 * one.four);

@@ -25,8 +25,8 @@ def convolve(
     """
     from fla.modules.causal_conv1d import causal_conv1d  # pyright: ignore[reportMissingImports]
 
-    rows, options = Scatter.apply(x.contiguous(), layout)[None], {"cu_seqlens": layout.long_ends}
-    out, _ = causal_conv1d(rows, weight, bias, activation="silu" if silu else None, **options)
+    rows, activation = Scatter.apply(x.contiguous(), layout)[None], "silu" if silu else None
+    out, _ = causal_conv1d(rows, weight, bias, activation=activation, cu_seqlens=layout.long_ends)
     return Gather.apply(out[0], layout)
 
 

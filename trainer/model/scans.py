@@ -227,11 +227,11 @@ def with_kernels(mixer: type[torch.nn.Module], current: Pass, device: torch.devi
     if not isinstance(forward, FunctionType):
         return None
     replaced: dict[str, Function] = {}
+    samples = _samples(device)
     for name in forward.__code__.co_names:
         function = forward.__globals__.get(name)
         if isinstance(function, FunctionType):
-            pairs = _samples(device)
-            kernel = next((kernel for kernel, sample in pairs if _same(function, kernel, sample, device)), None)
+            kernel = next((kernel for kernel, sample in samples if _same(function, kernel, sample, device)), None)
             if kernel:
                 replaced[name] = _replacement(function, kernel, current)
     if not replaced:

@@ -147,7 +147,7 @@ def test_all_weights_of_a_mixture_count_for_its_memory(checkpoint, name):
     model = packing.load(checkpoint(name))
     shape = memory.shape_of(model.config)
     experts = sum(weight.numel() for weight in model.get_decoder().parameters() if weight.ndim == 3)
-    # Of one that sees too, the tower is beside them.
+    # A model that also sees has its tower beside them.
     assert shape.weights + shape.vision_weights == sum(weight.numel() for weight in model.parameters())
     assert shape.expert_weights == experts > 0
 

@@ -144,7 +144,7 @@ def test_thoughts_are_learned_after_a_prompt_that_asks_for_them(with_template):
     assert common.as_data(with_template("qwen3")).items() >= {"thoughts": "all", "thoughts_asked": False}.items()
     assert common.asked_with(base)["thinking"] is True
     assert common.asked_with(with_template("qwen3")) == {}
-    # Of rows with and without thoughts neither is asked for.
+    # Neither is asked for of rows with and without thoughts.
     common.add([USER, plain])
     assert common.asked_with(base) == {}
 
