@@ -22,7 +22,7 @@ export interface Route {
   also_with?: Readonly<Record<string, readonly Scope[]>>
   tag: string
   summary: string
-  // Of zod's core: to compare a schema with all that z.ZodType has takes a third of a type check.
+  // From zod's core: to compare a schema with all that z.ZodType has takes a third of a type check.
   params?: z.core.$ZodType
   query?: z.core.$ZodType
   body?: z.core.$ZodType

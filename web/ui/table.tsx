@@ -303,7 +303,7 @@ function BodyRow<T extends object>({
   row: T
   id: string
   index: number
-  /** Of a table whose rows are not all rendered. */
+  /** Only for a table whose rows are not all rendered. */
   measure: ((element: HTMLTableRowElement | null) => void) | undefined
   onChoose: (id: string, on: boolean) => void
 }) {

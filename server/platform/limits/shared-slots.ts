@@ -55,7 +55,7 @@ export function createSharedSlots(redis: Redis): SharedSlots {
       if (released) return
       released = true
       entry.held--
-      // Of an entry that is dropped by then too.
+      // Also where its entry is dropped by then.
       const lost = () => {
         entryOf(account_id).inexact = true
       }
