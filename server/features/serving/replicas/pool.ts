@@ -1,5 +1,5 @@
-// Load balancer over the replicas of one base model: least requests first, a bounded queue that is fair over accounts,
-// retries on failure.
+// Load balancer over the replicas of one base model: the replica that an adapter belongs to, else the one with the fewest
+// requests; a bounded queue that is fair over accounts; retries on failure.
 import { ApiError } from '../../../../contract/errors.ts'
 import type { Span } from '../../../platform/telemetry/tracing.ts'
 import {
@@ -9,6 +9,7 @@ import {
   type ReplicaResponse,
   type Target,
 } from '../requests/replica.ts'
+import { chooseReplica } from './choice.ts'
 import { createWaitingList, type WaitingList } from './waiting-list.ts'
 
 /** A request that was lost with two replicas is not retried: it may be what crashed them. */
@@ -148,16 +149,8 @@ export class Pool<R extends Replica> {
     )
   }
 
-  /** Picks the replica with the fewest requests that has free capacity; round robin among equals. */
   private pickReplica(target: Target, tried: ReadonlySet<R>): R | undefined {
-    let best: R | undefined
-    const choices = this.candidates(target, tried)
-    for (let index = 0; index < choices.length; index++) {
-      const replica = choices[(this.rotation + index) % choices.length]!
-      if (replica.inFlight < replica.max_concurrent && (!best || replica.inFlight < best.inFlight)) best = replica
-    }
-    this.rotation++
-    return best
+    return chooseReplica(this.candidates(target, tried), target.adapter?.id, this.rotation++)
   }
 
   private assign(replica: R, account_id: string): void {

@@ -7,12 +7,16 @@ import type { EngineClient } from '../engine/client.ts'
 import type { ModelStatus, Replica, ReplicaRequest, Target } from '../requests/replica.ts'
 import type { UpstreamSettings } from '../upstreams/settings.ts'
 import { Upstream } from '../upstreams/upstream.ts'
+import { chooseReplica } from './choice.ts'
 import { createLocalReplica } from './local.ts'
 import { Pool, type PoolResponse } from './pool.ts'
 
 export interface Pools {
   run(request: ReplicaRequest, signal: AbortSignal): Promise<PoolResponse>
-  /** Loads the target on every replica that can serve it. Throws if none of them loads it. */
+  /**
+   * Loads the target where its requests go: an adapter on the replica that it belongs to, else on every replica that can
+   * serve it. Throws if none of them loads it.
+   */
   load(target: Target): Promise<void>
   /** Unloads the target from all replicas. */
   unload(target: Target): Promise<void>
@@ -73,7 +77,18 @@ export function createPools({ engine, upstreams, waiting_max, cacheSalt, artifac
     run: (request, signal) => poolOf(request.target.base.id).run(request, signal),
 
     async load(target) {
-      const results = await Promise.allSettled(capableReplicas(target).map((replica) => replica.load(target)))
+      const capable = capableReplicas(target)
+      const first = target.adapter && chooseReplica(capable, target.adapter.id, 0)
+      // Where its requests go. Others load it when it is in such demand that they get some.
+      if (
+        first?.isUp() &&
+        (await first.load(target).then(
+          () => true,
+          () => false,
+        ))
+      )
+        return
+      const results = await Promise.allSettled(capable.map((replica) => replica.load(target)))
       // A replica that failed loads it with its first request.
       const failed = results.find((result) => result.status === 'rejected')
       if (failed && results.every(({ status }) => status === 'rejected')) throw failed.reason

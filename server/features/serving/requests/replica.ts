@@ -67,6 +67,8 @@ export interface Replica {
   readonly max_concurrent: number
   /** Requests in progress. */
   inFlight: number
+  /** It holds some of many adapters, and loads others when they are requested. Default: it has what it serves. */
+  readonly loadsOnDemand?: boolean
   /** Whether it may have another request at all: not while it hangs. Default: always. */
   admits?(): boolean
   /** In how many seconds it may admit one again. */

@@ -38,6 +38,7 @@ export class Upstream implements Replica {
   readonly name: string
   readonly max_concurrent: number
   inFlight = 0
+  readonly loadsOnDemand = true
   private readonly pool: ConnectionPool
   private readonly headers: Record<string, string>
   private readonly listeners: (() => void)[] = []
