@@ -28,6 +28,7 @@ const benches: Record<string, [command: string, ...args: string[]]> = {
   lists: [process.execPath, 'bench/scale/lists.ts'],
   'first-minute': [process.execPath, 'bench/first-minute.ts'],
   fidelity: [process.execPath, 'bench/fidelity.ts'],
+  capacity: [process.execPath, 'bench/capacity/main.ts'],
 }
 
 const [name, ...options] = process.argv.slice(2)

@@ -1,13 +1,14 @@
 // `npm run docs`: generates docs/reference and the client library's types from the schemas that the service validates
 // with, the list of metrics and Grafana's dashboard, and the trainer's and our dashboard's
-// hyperparameters from their table, the values of the Helm charts, and docs/performance.md from recorded results.
+// hyperparameters from their table, the values of the Helm charts, and docs/performance.md and docs/capacity.md from
+// recorded results.
 // `--check` writes nothing and fails if a file is out of date.
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { dashboardFile, dashboardText } from './docs/dashboard.ts'
 import { chartFiles } from './docs/helm.ts'
 import { noteOf, referencePages } from './docs/pages.ts'
-import { performanceFile, performancePage, recordFiles } from './docs/performance.ts'
+import { performanceFile, performancePage, recordFiles, topicPages } from './docs/performance.ts'
 import { pythonModule, pythonModuleFile } from './docs/python-module.ts'
 import { sdkFiles } from './docs/sdk.ts'
 import { webFiles } from './docs/web.ts'
@@ -15,7 +16,13 @@ import { webFiles } from './docs/web.ts'
 const root = path.resolve(import.meta.dirname, '..')
 const check = process.argv.includes('--check')
 const pages = Object.entries(referencePages()).map(([name, text]) => [`docs/reference/${name}`, text] as const)
-const modules = Object.entries({ ...(await sdkFiles()), ...webFiles(), ...chartFiles(), ...recordFiles(root) })
+const modules = Object.entries({
+  ...(await sdkFiles()),
+  ...webFiles(),
+  ...chartFiles(),
+  ...recordFiles(root),
+  ...topicPages(root, noteOf),
+})
 const stale: string[] = []
 const others = [
   [pythonModuleFile, pythonModule()],

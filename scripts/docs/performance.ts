@@ -49,6 +49,8 @@ export type Topic = z.infer<typeof Topic>
 const Index = z.strictObject({
   /** Files of docs/performance without `.json`, in the order of the page. */
   topics: z.array(z.string()),
+  /** Topics with a page of their own, docs/<name>.md. */
+  pages: z.array(z.string()).default([]),
   machines: z.record(z.string(), z.string()),
 })
 export type Index = z.infer<typeof Index>
@@ -61,14 +63,20 @@ export interface Commands {
 }
 
 /** The records of a checkout. Throws an Error where a file is missing, not listed, or has an unknown field. */
-export function readRecords(root: string): { index: Index; topics: Topic[] } {
+export function readRecords(root: string): { index: Index; topics: Topic[]; pages: Map<string, Topic> } {
   const folder = path.join(root, 'docs/performance')
   const read = (name: string): unknown => JSON.parse(readFileSync(path.join(folder, `${name}.json`), 'utf8'))
   const index = Index.parse(read('index'))
   const files = globSync('*.json', { cwd: folder }).map((file) => path.basename(file, '.json'))
-  const unlisted = files.filter((file) => file !== 'index' && !index.topics.includes(file))
+  const unlisted = files.filter(
+    (file) => file !== 'index' && !index.topics.includes(file) && !index.pages.includes(file),
+  )
   if (unlisted.length > 0) throw new Error(`docs/performance/index.json does not list ${unlisted.join(', ')}.`)
-  return { index, topics: index.topics.map((name) => Topic.parse(read(name))) }
+  return {
+    index,
+    topics: index.topics.map((name) => Topic.parse(read(name))),
+    pages: new Map(index.pages.map((name) => [name, Topic.parse(read(name))])),
+  }
 }
 
 /** The files of the records, by path, a record a line. */
@@ -135,9 +143,18 @@ function contradicts({ claim, ratio, target, met }: z.infer<typeof PerformanceRe
   return met !== (isTime ? Number(ratio) <= Number(target) : Number(ratio) >= Number(target))
 }
 
+/** The pages of topics that have their own, by path. `noteOf`: the first lines, from what they are written of. */
+export const topicPages = (root: string, noteOf: (from: string) => string): Record<string, string> =>
+  Object.fromEntries(
+    [...readRecords(root).pages].map(([name, topic]) => [
+      `docs/${name}.md`,
+      `${noteOf(`docs/performance/${name}.json`)}${topicText(topic, 1)}`,
+    ]),
+  )
+
 export function performancePage(root: string, note: string): string {
-  const { index, topics } = readRecords(root)
-  const problems = problemsOf(index, topics, readCommands(root))
+  const { index, topics, pages } = readRecords(root)
+  const problems = problemsOf(index, [...topics, ...pages.values()], readCommands(root))
   if (problems.length > 0) throw new Error(`docs/performance: ${problems.join('; ')}.`)
   const named = (machine: string) => /^[A-Z]\d?$/.test(machine)
   const machines = Object.entries(index.machines).filter(([name]) => named(name))
@@ -153,12 +170,13 @@ ${table(['machine', 'what it is'], machines)}
 
 All models are SmolLM2-135M-Instruct unless a topic says otherwise.
 
-${topics.map(topicText).join('\n')}`
+${topics.map((topic) => topicText(topic)).join('\n')}`
 }
 
 const columns = ['claim', 'Tunery', 'peer', 'ratio', 'target', 'met', 'machine', 'date', 'command']
 
-function topicText({ title, about, records, breakdowns, bounds }: Topic): string {
+/** `level`: 1 for a page of its own, whose tables then have headings. */
+function topicText({ title, about, records, breakdowns, bounds }: Topic, level = 2): string {
   const met = (value: boolean | undefined) => (value === undefined ? '' : value ? 'yes' : '**missed**')
   const rows = records.map((record) => [
     record.note ? `${record.claim} (${record.note})` : record.claim,
@@ -175,14 +193,16 @@ function topicText({ title, about, records, breakdowns, bounds }: Topic): string
   const filled = columns.map((_, column) => rows.some((row) => row[column] !== ''))
   const keep = <T>(cells: T[]) => cells.filter((_, column) => filled[column])
   return [
-    `## ${title}\n`,
+    `${'#'.repeat(level)} ${title}\n`,
     ...about.map((paragraph) => `${paragraph}\n`),
     ...(rows.length > 0 ? [`${table(keep(columns), rows.map(keep))}\n`] : []),
-    ...breakdowns.map(
-      (part) =>
-        `**${part.title}** (${part.machine}, ${part.date}, \`${part.command}\`):\n\n${table(part.head, part.rows)}\n`,
+    ...breakdowns.map(({ title, machine, date, command, head, rows }) =>
+      level === 1
+        ? `## ${title}\n\n${table(head, rows)}\n`
+        : `**${title}** (${machine}, ${date}, \`${command}\`):\n\n${table(head, rows)}\n`,
     ),
-    ...(bounds.length > 0 ? [`What bounds it:\n\n${bounds.map((bound) => `- ${bound}`).join('\n')}\n`] : []),
+    ...(bounds.length > 0 ? [level === 1 ? '## What bounds it\n' : 'What bounds it:\n'] : []),
+    ...(bounds.length > 0 ? [`${bounds.map((bound) => `- ${bound}`).join('\n')}\n`] : []),
   ].join('\n')
 }
 

@@ -6,7 +6,7 @@ import { root } from '../../lib/root.ts'
 import { type Index, problemsOf, readCommands, readRecords, type Topic } from '../../scripts/docs/performance.ts'
 
 const commands = readCommands(root)
-const index: Index = { topics: ['a'], machines: { Z: 'two cores' } }
+const index: Index = { topics: ['a'], pages: [], machines: { Z: 'two cores' } }
 const record = {
   claim: 'output, tokens/s',
   figure: '200',

@@ -8,7 +8,9 @@ export interface Candidate {
   readonly loadsOnDemand?: boolean
 }
 
-/** The replica for a request; undefined if none has free capacity. `rotation`: a number that grows with each request. */
+/**
+ * The replica for a request; undefined if none has free capacity. `rotation`: a number that grows with each request.
+ */
 export function chooseReplica<R extends Candidate>(
   candidates: readonly R[],
   adapter_id: string | undefined,
@@ -36,9 +38,9 @@ const quiet = 8
 
 /**
  * The replica that an adapter belongs to, so that each replica has few adapters to hold and finds them loaded.
- * Rendezvous hashing orders the replicas for each adapter, alike in every server process and without any state. The first
- * with free capacity takes the request, unless it has more than its share of the load (consistent hashing with bounded
- * loads): an adapter in high demand spreads over as many replicas as it needs, the same ones each time.
+ * Rendezvous hashing orders the replicas for each adapter, alike in every server process and without any state. The
+ * first with free capacity takes the request, unless it has more than its share of the load (consistent hashing with
+ * bounded loads): an adapter in high demand spreads over as many replicas as it needs, the same ones each time.
  */
 export function withAffinity<R extends Candidate>(candidates: readonly R[], adapter_id: string): R | undefined {
   let total = 1

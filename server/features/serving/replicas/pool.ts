@@ -1,5 +1,5 @@
-// Load balancer over the replicas of one base model: the replica that an adapter belongs to, else the one with the fewest
-// requests; a bounded queue that is fair over accounts; retries on failure.
+// Load balancer over the replicas of one base model: the replica that an adapter belongs to, else the one with the
+// fewest requests; a bounded queue that is fair over accounts; retries on failure.
 import { ApiError } from '../../../../contract/errors.ts'
 import type { Span } from '../../../platform/telemetry/tracing.ts'
 import {

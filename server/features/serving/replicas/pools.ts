@@ -14,8 +14,8 @@ import { Pool, type PoolResponse } from './pool.ts'
 export interface Pools {
   run(request: ReplicaRequest, signal: AbortSignal): Promise<PoolResponse>
   /**
-   * Loads the target where its requests go: an adapter on the replica that it belongs to, else on every replica that can
-   * serve it. Throws if none of them loads it.
+   * Loads the target where its requests go: an adapter on the replica that it belongs to, else on every replica that
+   * can serve it. Throws if none of them loads it.
    */
   load(target: Target): Promise<void>
   /** Unloads the target from all replicas. */
