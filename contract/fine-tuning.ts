@@ -194,6 +194,12 @@ export const JobEstimate = z.object({
   fits: z.boolean().describe('Whether the memory that is free now is enough.'),
   peak_memory_mb: z.number(),
   available_memory_mb: z.number(),
+  devices: z
+    .int()
+    .describe(
+      'On how many devices (GPUs) it would run. With several that share the weights of a base too large for one, ' +
+        'nothing is tried: the memory is predicted, of each device, and the other figures are null.',
+    ),
   tokens: z
     .int()
     .nullable()

@@ -58,6 +58,16 @@ export const Machine = z.object({
       .describe('Generated tokens since the last look. Null at the first look, or if that was more than a minute ago.'),
   }),
   trainings: z.int().describe('Running trainers.'),
+  training_devices: z
+    .array(
+      z.object({
+        name: z.string().describe('`GPU 0`, or `cpu` and `cpu0` for places on the cores.'),
+        memory_bytes: Bytes.nullable().describe('That a training may take. Null, as below, where it is not known.'),
+        free_bytes: Bytes.nullable(),
+        job_id: z.string().nullable().describe('The job that has it. Null: none.'),
+      }),
+    )
+    .describe('What jobs train on: TUNERY_TRAINING_DEVICES. None where they train in a Ray cluster.'),
   queues: z.array(
     z.object({
       kind: z.string(),

@@ -46,3 +46,18 @@ export function parseGpu(line: string): NvidiaGpu {
     utilization: busy === null ? null : busy / 100,
   }
 }
+
+/** Those of these GPUs that a value of CUDA_VISIBLE_DEVICES leaves, in its order: numbers, or beginnings of UUIDs. */
+export function visibleGpus<T extends Pick<NvidiaGpu, 'index' | 'uuid'>>(gpus: T[], visible: string | undefined): T[] {
+  if (visible === undefined) return gpus
+  const chosen: T[] = []
+  for (const name of visible.split(',').map((part) => part.trim())) {
+    const gpu = gpus.find(({ index, uuid }) => (/^\d+$/.test(name) ? index === Number(name) : isUuidOf(name, uuid)))
+    // As CUDA does: what stands behind an unknown name is not seen.
+    if (!gpu) break
+    if (!chosen.includes(gpu)) chosen.push(gpu)
+  }
+  return chosen
+}
+
+const isUuidOf = (name: string, uuid: string) => name.length > 4 && uuid.startsWith(name)

@@ -188,7 +188,7 @@ async function createFeatures(context: Context, platform: Platform) {
     secrets,
     prepared: data.prepared,
   })
-  const { jobs, runningTrainings } = withJobs
+  const { jobs, runningTrainings, trainingDevices } = withJobs
   const withDeployments = createDeploymentsFeature(context, { models, inference, downloads, evaluations, usage })
   const { deployments } = withDeployments
   const scaling = await createScalingFeature(context, {
@@ -227,6 +227,7 @@ async function createFeatures(context: Context, platform: Platform) {
       engine,
       replicas,
       runningTrainings,
+      trainingDevices,
       namesOf: (ids) => models.namesOf(ids),
       version: pkg.version,
     }),

@@ -225,6 +225,7 @@ function describeEstimate({
   seconds,
   peak_memory_mb,
   available_memory_mb,
+  devices,
   tokens,
   steps,
   price: cost,
@@ -232,7 +233,8 @@ function describeEstimate({
   const gigabytes = (mb: number) => `${(mb / 1000).toFixed(1)} GB`
   return [
     seconds !== null && `about ${duration(seconds)}`,
-    `${gigabytes(peak_memory_mb)} of memory (${gigabytes(available_memory_mb)} free)`,
+    `${gigabytes(peak_memory_mb)} of memory ${devices > 1 ? `on each of ${devices} devices ` : ''}` +
+      `(${gigabytes(available_memory_mb)} free)`,
     steps !== null && `${number(steps)} steps`,
     tokens !== null && `${number(tokens)} tokens`,
     cost && cost.amount > 0 && price(cost.amount, cost.currency),

@@ -104,6 +104,7 @@ const Estimate = z.object({
 function costOf(estimate: JobEstimate, share = 1): CostEstimate {
   const part = (value: number | null) => (value === null ? null : Math.ceil(value * share))
   const notes = ['The time is without waiting for other jobs.']
+  if (estimate.devices > 1) notes.push(`It runs on ${estimate.devices} devices at once; the memory is that of each.`)
   if (!estimate.fits)
     notes.push(
       `It does not fit: it needs ${estimate.peak_memory_mb} MB, and ${estimate.available_memory_mb} MB are free now. ` +

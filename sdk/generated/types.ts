@@ -519,6 +519,12 @@ export interface Machine {
     tokens_per_second: number | null
   }
   /** Running trainers. */ trainings: number
+  /** What jobs train on: TUNERY_TRAINING_DEVICES. None where they train in a Ray cluster. */ training_devices: {
+    /** `GPU 0`, or `cpu` and `cpu0` for places on the cores. */ name: string
+    /** That a training may take. Null, as below, where it is not known. */ memory_bytes: number | null
+    free_bytes: number | null
+    /** The job that has it. Null: none. */ job_id: string | null
+  }[]
   queues: {
     kind: string
     waiting: number
@@ -1128,6 +1134,8 @@ export interface JobEstimate {
   /** Whether the memory that is free now is enough. */ fits: boolean
   peak_memory_mb: number
   available_memory_mb: number
+  /** On how many devices (GPUs) it would run. With several that share the weights of a base too large for one, nothing is tried: the memory is predicted, of each device, and the other figures are null. */
+  devices: number
   /** Tokens of the training: without padding, with prompts, times epochs. Null if it does not fit. */
   tokens: number | null
   steps: number | null

@@ -77,6 +77,26 @@ export const gpuKinds = commaSeparated(
     return { type, memory_mb: Number(memory_mb) }
   }),
 )
+const deviceName = /^(\d{1,3}|(GPU|MIG)-[\w/-]+|cpu\d{0,3})$/
+export const trainingDevices = commaSeparated(
+  z
+    .string()
+    .refine((item) => deviceName.test(item.split('=')[0]!) && /^[^=]+(=[1-9]\d{2,6})?$/.test(item), {
+      error: ({ input }) =>
+        `'${input}' is not a GPU's number or UUID, or cpu0, with =MB behind it or not, such as 1 or 0=40000`,
+    }),
+)
+  .transform((items) =>
+    items.map((item) => {
+      const [name, memory_mb] = item.split('=') as [string, string | undefined]
+      return { name, memory_mb: memory_mb === undefined ? null : Number(memory_mb) }
+    }),
+  )
+  .refine((items) => new Set(items.map(({ name }) => name)).size === items.length, 'names a device twice')
+  .refine(
+    (items) => new Set(items.map(({ name }) => name.startsWith('cpu'))).size <= 1,
+    'names GPUs and places on the cores: a training has one kind of device',
+  )
 export const jsonObject = text.transform((value, context): Record<string, unknown> => {
   try {
     return z.record(z.string(), z.unknown()).parse(JSON.parse(value))

@@ -1,4 +1,3 @@
-import { readdirSync } from 'node:fs'
 import path from 'node:path'
 import { z } from 'zod'
 import { root } from '../../lib/root.ts'
@@ -20,11 +19,9 @@ import {
   setting,
   storageUrl,
   text,
+  trainingDevices,
   wholeNumber,
 } from './kinds.ts'
-
-/** The number of NVIDIA GPUs of this machine. */
-const gpus = () => readdirSync('/dev').filter((name) => /^nvidia\d+$/.test(name)).length
 
 /** One entry per setting. Its environment variable is TUNERY_ and the name in capitals. */
 export const settings = {
@@ -190,11 +187,17 @@ export const settings = {
     'CPU priority of trainers against all other programs: idle (what others leave), low (a sixth of a core that ' +
       'another program keeps busy) or normal (half of it); see docs/guides/scale.md.',
   ),
-  trainer_processes: computed(
+  training_devices: setting(
+    trainingDevices,
+    '',
+    'What jobs train on, comma-separated: GPUs by number or UUID, or places on the cores, cpu0,cpu1. =MB behind ' +
+      'one is the most memory that a training may take there: 0=40000,1. Each trains one job at a time. Empty: ' +
+      'every NVIDIA GPU (of those in CUDA_VISIBLE_DEVICES, if it is set), else the cores, for one job.',
+  ),
+  trainer_processes: setting(
     wholeNumber(1, 64),
-    String(Math.max(1, gpus())),
-    'one per NVIDIA GPU, else 1',
-    'Processes that train one job together (torchrun): one per GPU.',
+    '1',
+    'Processes that train one job together, each with its part of every batch and a GPU of its own.',
   ),
   prepared_trainer_seconds: setting(
     wholeNumber(0, 10_000_000),

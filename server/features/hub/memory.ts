@@ -75,8 +75,14 @@ export interface Machine {
   memory_bytes: number
 }
 
-/** The run that the figures are of: its rank, and tokens and learned tokens of its largest pass. */
-const run = { rank: 16, tokens: 2048, learned: 512 }
+/** The sizes of a run that decide its memory: its rank, and tokens and learned tokens of its largest pass. */
+export interface RunSizes {
+  rank: number
+  tokens: number
+  learned: number
+}
+/** The run that the hub's figures are of. */
+const shownRun: RunSizes = { rank: 16, tokens: 2048, learned: 512 }
 
 // The same figures as in trainer/run/memory.py and trainer/model/fast_head.py; a test compares the results.
 const program_bytes = { cpu: 780e6, gpu: 600e6 }
@@ -88,7 +94,12 @@ const fastFamilies = ['llama', 'mistral', 'qwen2', 'qwen2_vl', 'qwen2_5_vl', 'qw
 export const hasFastLayers = (family: string | undefined) => family !== undefined && fastFamilies.includes(family)
 
 /** Peak bytes of a training by `method`, without adapters of experts: predicted_bytes of trainer/run/memory.py. */
-export function trainingBytes(base: Sized, method: Method, { device, bf16 }: Pick<Machine, 'device' | 'bf16'>): number {
+export function trainingBytes(
+  base: Sized,
+  method: Method,
+  { device, bf16 }: Pick<Machine, 'device' | 'bf16'>,
+  run: RunSizes = shownRun,
+): number {
   const { layers, hidden_size: hidden, mlp_size: mlp, heads, kv_heads, head_size, vocabulary } = base.shape
   const { vision_weights = 0, layer_embeddings = 0, experts } = base.shape
   const weights = base.shape.weights ?? base.parameters - vision_weights

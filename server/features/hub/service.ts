@@ -1,6 +1,7 @@
 // The hub: base models of the catalogue, and those in the models folder.
 import { existsSync, statfsSync, statSync } from 'node:fs'
 import path from 'node:path'
+import type { Method } from '../../../contract/common.ts'
 import { ApiError } from '../../../contract/errors.ts'
 import type { Download, HubMachine, Model } from '../../../contract/hub.ts'
 import type { JobConfig } from '../../../contract/job-config.ts'
@@ -18,7 +19,7 @@ import {
   readConfig,
   readLocalBase,
 } from './local-base.ts'
-import { type Machine, needsOf, type Sized, shapeOf, withSizes } from './memory.ts'
+import { type Machine, needsOf, type RunSizes, type Sized, shapeOf, trainingBytes, withSizes } from './memory.ts'
 import { methodsFor, projectorProblem, sightOf } from './methods.ts'
 import { type Candidate, machineResponse } from './recommend.ts'
 
@@ -227,6 +228,13 @@ export class Hub {
     return expert_weights === null || this.problemOf(id, 'experts') !== null
       ? null
       : { expert_weights, memory_bytes: this.options.memory_bytes }
+  }
+
+  /** Bytes of memory that a training takes on a device; undefined where the sizes of its base are not known. */
+  trainingBytes(id: string, method: Method, device: 'cpu' | 'gpu', run: RunSizes): number | undefined {
+    const base = this.sizedOf(id)
+    const bf16 = device === 'gpu' || this.options.machine.bf16
+    return base && trainingBytes(base, method, { device, bf16 }, run)
   }
 
   /** Throws invalid_request with the table's sentence where a job wants what failed with all models of its family. */

@@ -16,6 +16,7 @@ import { type Datasets, requirePictureReader } from '../datasets/index.ts'
 import type { Evaluations } from '../evaluations/index.ts'
 import type { Hub } from '../hub/index.ts'
 import { sourceColumns, type TunedModels } from '../models/index.ts'
+import type { Devices } from './devices/index.ts'
 import type { Estimator } from './estimate.ts'
 import { nameOfJob } from './names.ts'
 import type { OpenaiRequest } from './openai/request.ts'
@@ -33,6 +34,8 @@ export interface JobCreationOptions {
   evaluations: Pick<Evaluations, 'creation'>
   specs: Pick<Specs, 'ofTrial'>
   estimator: Estimator
+  /** Undefined where jobs train in a cluster. */
+  devices: Devices | undefined
   pendingWeights: PendingWeights
   responses: JobResponses
   trainingSetup: TrainingSetup
@@ -93,6 +96,7 @@ export class JobCreation {
       const { id, category } = hub.get(start.base_model_id)
       await evaluations.creation.require(account_id, evaluation, { id, pictures: category === 'multimodal' })
     }
+    await this.requireDevices(start.base_model_id, resolved)
     const validation_dataset_id = resolved.evaluation_config.validation_dataset_id.value
     const { dataset, columns } = await sourceColumns(db, datasets, account_id, {
       model_id,
@@ -178,12 +182,19 @@ export class JobCreation {
     await this.requireDatasets(account_id, dataset_id, startingModel.base_model_id, resolved, signal)
     const estimate = await estimator.estimate(
       { account_id, signal },
+      { base_model_id: startingModel.base_model_id, config: resolved },
       await specs.ofTrial({ account_id, model_id, dataset_id, config: resolved, threads }),
     )
     const { currency, training_per_million_tokens } = hub.get(startingModel.base_model_id).pricing
     const price =
       estimate.tokens === null ? null : { amount: (estimate.tokens / 1e6) * training_per_million_tokens, currency }
     return { ...estimate, price, resolved_config: resolved }
+  }
+
+  /** Throws invalid_request for a job that fits on no device of this machine, and not on all together. */
+  private async requireDevices(base_model_id: string, resolved: ResolvedConfig): Promise<void> {
+    const plan = await this.options.devices?.plan(base_model_id, resolved)
+    if (plan && 'refused' in plan) throw new ApiError('invalid_request', plan.refused, { param: 'model_id' })
   }
 
   /** Runs in the transaction that creates the job, so that the model cannot be deleted in between. */

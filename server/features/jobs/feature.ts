@@ -1,4 +1,5 @@
 import path from 'node:path'
+import type { Machine } from '../../../contract/machine.ts'
 import { usableCores } from '../../../lib/usable-cores.ts'
 import { type ChangeNotifier, createChangeNotifier } from '../../platform/events/event-streams.ts'
 import type { Plans } from '../../platform/plans.ts'
@@ -15,6 +16,7 @@ import type { TunedModels } from '../models/index.ts'
 import type { Usage } from '../usage/index.ts'
 import { createComplete } from './complete.ts'
 import { createCoreShare } from './core-share.ts'
+import { createDevices, type Devices } from './devices/index.ts'
 import { createEstimator } from './estimate.ts'
 import type { TrainerHost } from './host.ts'
 import { createLocalHost } from './local-host.ts'
@@ -52,13 +54,14 @@ interface Needs {
 /** What the work on jobs shares, beside the context and what the feature needs. */
 interface Parts {
   specs: Specs
+  devices: Devices | undefined
   meter: JobMeter
   changes: ChangeNotifier
   stopRequests: AbortSignals
 }
 
 /** Where jobs run: in a Ray cluster, or on this machine. */
-async function createHosts(context: Context, { engine, secrets, prepared }: Needs, { specs, changes }: Parts) {
+async function createHosts(context: Context, { engine, secrets, prepared }: Needs, { specs, devices, changes }: Parts) {
   const { config, db, queue, dataDir, artifacts, python, log, now } = context
   const cores = createCoreShare({
     share: config.training_share / 100,
@@ -88,7 +91,7 @@ async function createHosts(context: Context, { engine, secrets, prepared }: Need
       dataDir,
       min_free_mb: context.min_free_mb,
       python,
-      processes: config.trainer_processes,
+      devices: devices!,
       specs,
       artifacts,
       prepared,
@@ -101,7 +104,7 @@ async function createHosts(context: Context, { engine, secrets, prepared }: Need
 function createWorker(context: Context, needs: Needs, parts: Parts, host: TrainerHost): JobWorker {
   const { config, db, queue, dataDir, artifacts, quota, metrics, log, now } = context
   const { accounts, models, files, evaluations } = needs
-  const { meter, changes, stopRequests } = parts
+  const { meter, devices, changes, stopRequests } = parts
   const attempt = { db, queue, notifyEvents: changes.notify, artifacts, meter, quota, now }
   const tracking = {
     kind: config.tracking,
@@ -115,7 +118,13 @@ function createWorker(context: Context, needs: Needs, parts: Parts, host: Traine
     observe: observeAttempts(metrics, context.tracing, now),
     host,
     createRecorder: createRecorders({ context: attempt, stopRequests, artifacts, track, log, now }),
-    watchTurn: createTurnWatch({ queue, turn_seconds: config.training_turn_seconds, log, now }),
+    watchTurn: createTurnWatch({
+      queue,
+      turn_seconds: config.training_turn_seconds,
+      devicesWanted: (id) => devices?.areWanted(id) ?? false,
+      log,
+      now,
+    }),
     complete: createComplete({ context: attempt, dataDir, models, files, evaluations }),
     stopRequests,
     log,
@@ -130,6 +139,8 @@ export async function createJobsFeature(
     jobs: Jobs
     /** The number of running trainings. */
     runningTrainings(): number
+    /** The devices of this machine that jobs train on; none where they train in a cluster. */
+    trainingDevices(): Promise<Machine['training_devices']>
   }
 > {
   const { config, db, queue, dataDir, artifacts, python, threads, trainingSetup, metrics, log, now } = context
@@ -147,8 +158,19 @@ export async function createJobsFeature(
     checkpoint_seconds: config.checkpoint_seconds,
     log,
   })
-  // This machine trains one job at a time; a cluster as many as it has room for.
-  const turns = { at_once: config.ray_address ? config.ray_jobs : 1, slice_ms: turn_seconds * 1000 }
+  // This machine trains a job on each device; a cluster as many as it has room for.
+  const devices = config.ray_address
+    ? undefined
+    : await createDevices({
+        config,
+        hub,
+        hasOthers: async () => (await context.servers.list()).length > 1,
+        onReleased: (ids) =>
+          void queue
+            .recall(store.queueKind, ids)
+            .catch((error) => log.warn({ err: error }, 'jobs that wait for devices look for them later')),
+      })
+  const turns = { at_once: devices?.at_once ?? config.ray_jobs, slice_ms: turn_seconds * 1000 }
   const jobs = new Jobs({
     db,
     queue,
@@ -161,7 +183,8 @@ export async function createJobsFeature(
     models,
     evaluations,
     specs,
-    estimator: createEstimator({ dataDir, python, prepared, trainingSetup }),
+    estimator: createEstimator({ dataDir, python, prepared, trainingSetup, devices }),
+    devices,
     meter,
     trainingSetup,
     log,
@@ -176,7 +199,7 @@ export async function createJobsFeature(
     turns,
     now,
   })
-  const parts = { specs, meter, changes, stopRequests }
+  const parts = { specs, devices, meter, changes, stopRequests }
   const { cores, ray, host } = await createHosts(context, needs, parts)
   const worker = createWorker(context, needs, parts, host)
   const openai = new OpenaiFineTuning({ db, hub, datasets, files, jobs, models, tracking: config.tracking })
@@ -187,6 +210,7 @@ export async function createJobsFeature(
   return {
     jobs,
     runningTrainings: cores.count,
+    trainingDevices: async () => (await devices?.list()) ?? [],
     mount(app) {
       jobRoutes(app, jobs, context.stopping)
       openaiFineTuningRoutes(app, openai)
@@ -208,7 +232,7 @@ export async function createJobsFeature(
           handle: (claim, _, turn) => workOnJob(worker, claim, turn),
         }),
       )
-      prepared.start()
+      prepared.start(turns.at_once)
       return [...workers, prepared, ...(ray ? [ray.start()] : [])]
     },
   }

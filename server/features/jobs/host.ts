@@ -3,6 +3,7 @@ import type { Trx } from '../../platform/db/open.ts'
 import type { Claim } from '../../platform/queue/queue.ts'
 import type { TrainerEvent, TrainerExit } from '../../platform/trainer/trainer.ts'
 import type { Slowdown } from './core-share.ts'
+import type { Place } from './devices/index.ts'
 import type { JobRow } from './store.ts'
 
 /** What a user requested of a running job. */
@@ -14,6 +15,11 @@ export type TurnOver = 'passed' | 'suspended'
 export interface TrainerHost {
   /** Whether a run waits for a machine first. It then reports itself when it begins. */
   readonly queues: boolean
+  /**
+   * Takes the devices of this machine that an attempt at a job needs. `waits`: why it must wait, and whether devices
+   * were given back since. `refused`: why it can never run here. Not there where jobs train on other machines.
+   */
+  takePlace?(job: JobRow): Promise<Place | { waits: string; outdated(): boolean } | { refused: string }>
   /** Trains until the trainer ends, or attaches to the run that an earlier attempt started. */
   train(claim: Claim, job: JobRow, run: Run): Promise<TrainerEnd>
   /** Whether a job has a run that continues without this process. */
@@ -50,6 +56,8 @@ export interface Run {
   turnOver: AbortSignal
   /** A write failed. */
   failed: AbortSignal
+  /** The devices that it has; undefined where they are not this machine's. */
+  place: Place | undefined
   /** Added to the trainer's environment. */
   env: Record<string, string>
   log_fields: Record<string, string | number>

@@ -6,7 +6,9 @@ import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import type { PreparedTrainer } from '../../platform/trainer/prepared-trainer.ts'
 import { runDir } from '../../platform/trainer/run-folder.ts'
 import { type ProgramRun, runTrainer } from '../../platform/trainer/trainer.ts'
+import { readResolvedConfig } from '../models/index.ts'
 import type { CoreShare } from './core-share.ts'
+import type { Devices } from './devices/index.ts'
 import type { TrainerEnd, TrainerHost } from './host.ts'
 import { checkpointsKept } from './run-files.ts'
 import { filesOfSpec, type Specs } from './spec.ts'
@@ -21,7 +23,7 @@ interface Options {
   dataDir: string
   min_free_mb: number
   python: string
-  processes: number
+  devices: Devices
   specs: Pick<Specs, 'ofJob'>
   artifacts: Pick<Artifacts, 'hold'>
   prepared: PreparedTrainer
@@ -32,7 +34,7 @@ export function createLocalHost({
   dataDir,
   min_free_mb,
   python,
-  processes,
+  devices,
   specs,
   artifacts,
   prepared,
@@ -40,7 +42,9 @@ export function createLocalHost({
 }: Options): TrainerHost {
   return {
     queues: false,
-    async train(claim, job, { stopping, stopRequested, turnOver, failed, env, log_fields, onEvent, onSlowed }) {
+    takePlace: ({ id, account_id, base_model_id, resolved_config_json }) =>
+      devices.take(id, account_id, base_model_id, readResolvedConfig(resolved_config_json)),
+    async train(claim, job, { stopping, stopRequested, turnOver, failed, place, env, log_fields, onEvent, onSlowed }) {
       const common = await specs.ofJob(job, claim)
       const spec = { ...common, checkpoint: { ...common.checkpoint, min_free_mb } }
       const hold = await artifacts.hold(filesOfSpec(spec))
@@ -54,8 +58,8 @@ export function createLocalHost({
           spec,
           python,
           prepared,
-          processes,
-          env,
+          processes: place?.processes ?? 1,
+          env: { ...env, ...place?.env },
           log_fields,
           grace_ms: stop_grace_ms,
           onStarted,

@@ -4,6 +4,7 @@ import { ApiError } from '../../../contract/errors.ts'
 import type { Trx } from '../../platform/db/open.ts'
 import { type NewEvent, statusEvent } from '../../platform/events/event-streams.ts'
 import { recordEvent } from '../../platform/events/outbox.ts'
+import { nextLook } from '../../platform/queue/account-slots.ts'
 import { type LeaseContext, withLease } from '../../platform/queue/lease-writes.ts'
 import type { Claim, TurnEnd } from '../../platform/queue/queue.ts'
 import { createRetryPolicy, diskFullRule, linearDelay, requeueAfter } from '../../platform/queue/retry-policy.ts'
@@ -12,7 +13,7 @@ import type { StorageQuota } from '../../platform/storage/quota.ts'
 import { runDir } from '../../platform/trainer/run-folder.ts'
 import { stoppedStatus, type TrainerExit } from '../../platform/trainer/trainer.ts'
 import type { TurnOver } from './host.ts'
-import { type JobMeter, stopClock } from './metering.ts'
+import { type JobMeter, settleClock, stopClock } from './metering.ts'
 import * as store from './store.ts'
 
 const retries = createRetryPolicy({
@@ -126,6 +127,33 @@ export async function passTurn(
   const data = { code, ...(last && { step: last.step }) }
   await requeue(context, claim, job, [statusEvent('queued', message, data)], 0, {}, 'passed')
 }
+
+/** The code of the event that tells why a queued job waits for devices. */
+export const waitsForDevices = 'waits_for_devices'
+
+/** Puts a job back that finds no devices free. It did not begin: its turn and its attempt are still to come. */
+export async function waitForDevices(
+  context: AttemptContext,
+  claim: Claim,
+  job: store.JobRow,
+  { waits, outdated }: { waits: string; outdated(): boolean },
+): Promise<void> {
+  const { queue, now } = context
+  await withLease(context, claim, async (trx) => {
+    if (job.status === 'running') {
+      // Its server was killed, and the next one has no room for it.
+      await settleClock(trx, job)
+      await store.updateJob(trx, job.id, { status: 'queued', estimated_completion: null })
+    } else if (sameWords((await store.waitingEvents(trx, [job.id], waitsForDevices)).get(job.id), waits)) return
+    await store.appendEvents(trx, job.id, [statusEvent('queued', waits, { code: waitsForDevices })], now())
+  })
+  await queue.defer(claim, nextLook(job.created_at, now()), 'unused')
+  if (outdated()) await queue.recall(store.queueKind, [job.id])
+}
+
+/** Whether two messages differ in figures alone, such as of memory: each look has others. */
+const sameWords = (one: string | undefined, other: string) =>
+  one !== undefined && one.replace(/[\d.]+/g, '') === other.replace(/[\d.]+/g, '')
 
 /** Pauses a job because its account stores as much as it may. Who has made room resumes it. */
 export async function pauseForRoom(trx: Trx, job: store.JobRow, { code, message }: ApiError, time: number) {

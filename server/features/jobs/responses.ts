@@ -9,6 +9,7 @@ import type { Db, Queryable } from '../../platform/db/open.ts'
 import type { Queue } from '../../platform/queue/queue.ts'
 import type { TrainingSetup } from '../../platform/setup/index.ts'
 import { labelsOf, readResolvedConfig } from '../models/index.ts'
+import { waitsForDevices } from './outcomes.ts'
 import { estimateQueue, type QueueEstimate, type Turns } from './queue-estimate.ts'
 import * as store from './store.ts'
 import { statusOf } from './store.ts'
@@ -54,11 +55,12 @@ export function createJobResponses({ db, queue, trainingSetup, turns, now }: Opt
     if (live.length === 0) return jobs.map((job) => toJobResponse(job))
     const queued = live.filter((job) => statusOf(job) === 'queued').map(({ id }) => id)
     const awaited = queued.length > 0 ? await store.awaitedBy(db, queued) : new Map<string, string>()
+    const devices = await store.waitingEvents(db, queued, waitsForDevices)
     const estimates = await estimatesWith(queued.filter((id) => !awaited.has(id)))
     const waitsFor = (id: string) => {
       if (!queued.includes(id)) return null
       if (!trainingSetup.ready()) return trainingSetup.describe()
-      return awaited.has(id) ? `The weights of ${awaited.get(id)} are on their way.` : null
+      return awaited.has(id) ? `The weights of ${awaited.get(id)} are on their way.` : (devices.get(id) ?? null)
     }
     return jobs.map((job) => toJobResponse(job, estimateOf(job, estimates.get(job.id)), waitsFor(job.id)))
   }

@@ -52,7 +52,8 @@ export class Jobs {
 
   constructor(options: JobsOptions) {
     this.options = options
-    const { db, queue, events, changes, hub, downloads, datasets, models, evaluations, specs, estimator } = options
+    const { db, queue, events, changes, hub, downloads, datasets, models, evaluations, specs, estimator, devices } =
+      options
     const { meter, trainingSetup, log, artifacts, dataDir, threads, min_free_mb, quota, max_waiting, turns } = options
     const { parse_control_tokens, now } = options
     const responses = createJobResponses({ db, queue, trainingSetup, turns, now })
@@ -81,6 +82,7 @@ export class Jobs {
       evaluations,
       specs,
       estimator,
+      devices,
       pendingWeights,
       responses,
       trainingSetup,

@@ -9,11 +9,15 @@ import { settleClock, startClock, stopClock } from './metering.ts'
 import { type AttemptContext, noRoom, pauseForRoom } from './outcomes.ts'
 import * as store from './store.ts'
 
-/** Resolves with the job of a claim; undefined if it has nothing to train, and its queue entry has ended. */
+/**
+ * Resolves with the job of a claim, which trains on these devices; undefined if it has nothing to train, and its queue
+ * entry has ended.
+ */
 export async function startJob(
   context: AttemptContext,
   host: Pick<TrainerHost, 'queues' | 'hasRun'>,
   claim: Claim,
+  devices?: readonly string[],
 ): Promise<store.JobRow | undefined> {
   return withLease(context, claim, async (trx) => {
     const job = await store.findJobUnscoped(trx, claim.ref)
@@ -50,7 +54,7 @@ export async function startJob(
     }
     // Its worker died: the lease expired, or this server has just taken over the database of a killed one.
     if (job.status === 'running') await store.appendEvents(trx, job.id, [statusEvent('queued', lostWorker)], time)
-    await markRunning(trx, job.id, claim.attempt, time)
+    await markRunning(trx, job.id, claim.attempt, time, devices)
     return job
   })
 }
@@ -58,11 +62,19 @@ export async function startJob(
 const lostWorker = 'The worker of this job ended before the job did; it resumes from its last checkpoint.'
 
 /** A trainer works on the job from now on. */
-export async function markRunning(trx: Trx, id: string, attempt: number, time: number): Promise<void> {
+export async function markRunning(
+  trx: Trx,
+  id: string,
+  attempt: number,
+  time: number,
+  devices?: readonly string[],
+): Promise<void> {
   const job = (await store.findJobUnscoped(trx, id))!
   await startClock(trx, job, time)
-  const message = attempt === 1 ? 'The job is running.' : `The job is running again (attempt ${attempt}).`
-  await store.appendEvents(trx, id, [statusEvent('running', message, { attempt })], time)
+  const on = devices?.length ? ` on ${devices.join(', ')}` : ''
+  const message = attempt === 1 ? `The job is running${on}.` : `The job is running again${on} (attempt ${attempt}).`
+  const data = { attempt, ...(devices?.length && { devices }) }
+  await store.appendEvents(trx, id, [statusEvent('running', message, data)], time)
   await store.updateJob(trx, id, { status: 'running', slowed_by: null, started_at: job.started_at ?? time })
   if (job.started_at === null)
     await recordEvent(

@@ -136,6 +136,25 @@ export function latestEvents(db: Db, job_id: string, limit: number, before: numb
     .execute()
 }
 
+/** By job, the message of its last event with a status, if that has this code. */
+export async function waitingEvents(db: Queryable, job_ids: string[], code: string): Promise<Map<string, string>> {
+  if (job_ids.length === 0) return new Map()
+  const events = await db
+    .selectFrom('job_events as event')
+    .select(['job_id', 'message', 'data_json'])
+    .where('job_id', 'in', job_ids)
+    .where('seq', '=', (eb) =>
+      eb
+        .selectFrom('job_events as last')
+        .select(({ fn }) => fn.max('last.seq').as('seq'))
+        .whereRef('last.job_id', '=', 'event.job_id')
+        .where('last.type', '=', 'status'),
+    )
+    .execute()
+  const waiting = events.filter(({ data_json }) => fromJson(data_json ?? '{}').code === code)
+  return new Map(waiting.map(({ job_id, message }) => [job_id, message]))
+}
+
 interface LossData {
   step?: number
   loss?: number

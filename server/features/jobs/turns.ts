@@ -15,6 +15,8 @@ interface Options {
   queue: Pick<Queue, 'giveWay'>
   /** The time slice of an account while others wait; 0: a job trains to its end. */
   turn_seconds: number
+  /** Whether a job of another account waits for several devices at once, as this machine has them. */
+  devicesWanted(account_id: string): boolean
   log: Logger
   now(): number
 }
@@ -37,7 +39,7 @@ interface TurnWatch {
  * new one, and a trainer that starts slowly gets further too.
  */
 export const createTurnWatch =
-  ({ queue, turn_seconds, log, now }: Options): WatchTurn =>
+  ({ queue, turn_seconds, devicesWanted, log, now }: Options): WatchTurn =>
   (claim, { suspended }) => {
     const over = new AbortController()
     const onSuspended = () => over.abort('suspended' satisfies TurnOver)
@@ -49,7 +51,7 @@ export const createTurnWatch =
       try {
         if (trainedSince === undefined || turn_seconds === 0) return
         if (now() < Math.max(claim.turn_until, trainedSince + turn_seconds * 500)) return
-        if (await queue.giveWay(claim)) over.abort('passed' satisfies TurnOver)
+        if (devicesWanted(claim.account_id) || (await queue.giveWay(claim))) over.abort('passed' satisfies TurnOver)
       } catch (error) {
         log.warn({ err: error, job: claim.ref }, 'the accounts of the jobs could not be looked up')
       }

@@ -7,6 +7,7 @@ import type { AbortSignals, Turn } from '../../platform/queue/worker.ts'
 import { storageError } from '../../platform/storage/durable-files.ts'
 import { malformedHint, type RunEnd, runToResult, type TrainerExit } from '../../platform/trainer/trainer.ts'
 import type { Complete } from './complete.ts'
+import type { Place } from './devices/index.ts'
 import type { Report, StopRequest, TrainerEnd, TrainerHost, TurnOver } from './host.ts'
 import type { AttemptObserver, AttemptOutcome, ObserveAttempt } from './observe.ts'
 import {
@@ -18,6 +19,7 @@ import {
   requeueOnShutdown,
   retryAfterCrash,
   retryAfterLoss,
+  waitForDevices,
   waitForDiskSpace,
 } from './outcomes.ts'
 import { type CreateRecorder, recordSlowdown } from './recorder.ts'
@@ -46,20 +48,36 @@ export async function workOnJob(worker: JobWorker, claim: Claim, turn: Turn): Pr
   // A running job takes one of its account's concurrency slots.
   const releaseSlot = await acquireSlotOrDefer({ queue, acquireSlot: worker.acquireSlot, now }, claim, job)
   if (!releaseSlot) return
+  let place: Place | undefined
   try {
-    const started = await startJob(worker.context, worker.host, claim)
-    if (started) await attempt(worker, claim, started, turn)
+    const found = job && trains(job) ? await worker.host.takePlace?.(job) : undefined
+    if (found && 'waits' in found) return await waitForDevices(worker.context, claim, job!, found)
+    if (found && 'refused' in found)
+      return await fail(worker.context, claim, job!, { code: 'out_of_memory', message: found.refused })
+    place = found
+    const started = await startJob(worker.context, worker.host, claim, place?.devices)
+    if (started) await attempt(worker, claim, started, turn, place)
   } finally {
+    place?.release()
     releaseSlot()
   }
 }
 
+/** Whether a claimed job has something to train: it may have ended or been paused since. */
+const trains = ({ status, paused }: store.JobRow) => (status === 'queued' || status === 'running') && !paused
+
 /** One attempt at a job, from the start of its trainer to its outcome. */
-async function attempt(worker: JobWorker, claim: Claim, job: store.JobRow, turn: Turn): Promise<void> {
+async function attempt(
+  worker: JobWorker,
+  claim: Claim,
+  job: store.JobRow,
+  turn: Turn,
+  place: Place | undefined,
+): Promise<void> {
   const { context, host, log } = worker
   const observer = worker.observe(job, claim)
   try {
-    const trained = await train(worker, claim, job, turn, observer)
+    const trained = await train(worker, claim, job, turn, place, observer)
     observer.end(await endAttempt(worker, claim, job, trained, observer))
   } catch (error) {
     if (error instanceof LeaseLost) observer.end('lost')
@@ -104,6 +122,7 @@ async function train(
   claim: Claim,
   job: store.JobRow,
   { interrupted, suspended }: Turn,
+  place: Place | undefined,
   observer: AttemptObserver,
 ): Promise<Trained> {
   const { writes, report, ended } = createRecorder(claim, job, observer)
@@ -114,6 +133,7 @@ async function train(
       host.train(claim, job, {
         ...signals,
         stopping: interrupted,
+        place,
         env: observer.env,
         log_fields: observer.log_fields,
         onEvent(event, ...more) {

@@ -14,6 +14,7 @@ interface Needs {
   /** Servers of models, and requests that wait for them. */
   replicas(): Pick<Machine, 'replicas' | 'waiting'>
   runningTrainings(): number
+  trainingDevices(): Promise<Machine['training_devices']>
   namesOf: ModelNames
   version: string
 }
@@ -21,7 +22,7 @@ interface Needs {
 /** The operator's view of the machine. */
 export function createMachineFeature(
   context: Context,
-  { engine, replicas, runningTrainings, namesOf, version }: Needs,
+  { engine, replicas, runningTrainings, trainingDevices, namesOf, version }: Needs,
 ): Feature {
   const { config, queue, trainingSetup, dataDir, min_free_mb, log, stopping, now } = context
   const disk = createDiskUsage({ dataDir, modelsDir: config.models_dir, log, stopping, now })
@@ -31,11 +32,12 @@ export function createMachineFeature(
   const started_at = now() - process.uptime() * 1000
 
   async function look(): Promise<Machine> {
-    const [diskUsage, gpuList, engineNow, queues] = await Promise.all([
+    const [diskUsage, gpuList, engineNow, queues, devices] = await Promise.all([
       disk.read(),
       gpus(),
       engineState(),
       queue.counts(),
+      trainingDevices(),
     ])
     const constrained = process.constrainedMemory()
     const total = os.totalmem()
@@ -55,6 +57,7 @@ export function createMachineFeature(
       gpus: gpuList,
       engine: engineNow,
       trainings: runningTrainings(),
+      training_devices: devices,
       queues: queues.map(({ oldest_at, ...each }) => ({ ...each, oldest_at: isoTime(oldest_at) })),
       ...replicas(),
       setup: trainingSetup.status({ operator: true }),

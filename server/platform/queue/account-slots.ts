@@ -3,6 +3,10 @@ import type { Claim, Queue } from './queue.ts'
 /** Bounds of the delay before work without a free slot is claimed again: a tenth of its waiting time so far. */
 const retry_ms = { least: 1000, most: 30_000 }
 
+/** When work that waits for room since `created_at` is claimed again. */
+export const nextLook = (created_at: number, now: number) =>
+  now + Math.min(retry_ms.most, Math.max(retry_ms.least, (now - created_at) / 10))
+
 /** Takes one of an account's concurrency slots and returns its release function; undefined if none is free. */
 export type AcquireSlot = (account_id: string) => Promise<(() => void) | undefined>
 
@@ -22,9 +26,6 @@ export async function acquireSlotOrDefer(
   work: { account_id: string; created_at: number } | undefined,
 ): Promise<(() => void) | undefined> {
   const releaseSlot = work ? await acquireSlot(work.account_id) : () => {}
-  if (!releaseSlot) {
-    const waited = (now() - work!.created_at) / 10
-    await queue.defer(claim, now() + Math.min(retry_ms.most, Math.max(retry_ms.least, waited)), 'unused')
-  }
+  if (!releaseSlot) await queue.defer(claim, nextLook(work!.created_at, now()), 'unused')
   return releaseSlot
 }

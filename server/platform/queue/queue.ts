@@ -336,6 +336,21 @@ export class Queue {
       .execute()
   }
 
+  /** Makes waiting entries due that were put off: what they wait for may be there. */
+  async recall(kind: string, refs: readonly string[]): Promise<void> {
+    if (refs.length === 0) return
+    const time = this.now()
+    await this.db
+      .updateTable('queue_entries')
+      .set({ run_at: time })
+      .where('kind', '=', kind)
+      .where('ref', 'in', refs)
+      .where('status', '=', 'waiting')
+      .where('run_at', '>', time)
+      .execute()
+    this.wake()
+  }
+
   /** Expires the leases of an earlier process of this server, which is gone. On SQLite there is no other server. */
   async expireOwnLeases(): Promise<number> {
     const result = await this.db

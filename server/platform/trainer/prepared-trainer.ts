@@ -1,5 +1,6 @@
 // A trainer process that has imported its libraries and waits for a run: they take seconds of processor time. There is
-// at most one, none beside a run, and none while memory is short.
+// at most one, none while memory is short, and none beside as many runs as the machine has devices for. It belongs to
+// no device: it touches none before it has its run, which brings one.
 import type { Logger } from 'pino'
 import { type Child, spawnChild } from '../../../lib/child-process.ts'
 import { type PeriodicTask, runPeriodically } from '../../../lib/periodic.ts'
@@ -32,8 +33,8 @@ export interface PreparedTrainer {
   prepare(): void
   /** Wraps a run, which may take the process. The next one is prepared when it has ended. */
   during<T>(run: (take: TakePrepared) => Promise<T>): Promise<T>
-  /** From now on one is prepared when it is likely to be needed. */
-  start(): void
+  /** From now on one is prepared when it is likely to be needed: with fewer runs than there may be at once. */
+  start(at_once?: number): void
   close(): Promise<void>
 }
 
@@ -76,6 +77,7 @@ export function createPreparedTrainer({
 }: Options): PreparedTrainer {
   let waiting: Waiting | undefined
   let runs = 0
+  let runs_max = 1
   let isOpen = false
 
   function start(): Waiting {
@@ -129,7 +131,7 @@ export function createPreparedTrainer({
   }
 
   function prepare(): void {
-    if (!isOpen || runs > 0 || !ready()) return
+    if (!isOpen || runs >= runs_max || !ready()) return
     if (!waiting && availableMb() >= memory_mb.start) waiting = start()
     if (waiting) waiting.until = performance.now() + idle_seconds * 1000
   }
@@ -160,7 +162,8 @@ export function createPreparedTrainer({
         prepare()
       }
     },
-    start() {
+    start(at_once = 1) {
+      runs_max = at_once
       isOpen = idle_seconds > 0
     },
     async close() {

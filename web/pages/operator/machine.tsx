@@ -37,7 +37,7 @@ export function Machine() {
 }
 
 function Overview({ machine }: { machine: MachineState }) {
-  const { version, node, uptime_seconds, cores, load, memory, disk, gpus, trainings } = machine
+  const { version, node, uptime_seconds, cores, load, memory, disk, gpus, trainings, training_devices } = machine
   const used = memory.total_bytes - memory.available_bytes
   return (
     <Card title="Machine" description={`Tunery ${version}, Node ${node}, up ${formatDuration(uptime_seconds)}`}>
@@ -70,6 +70,24 @@ function Overview({ machine }: { machine: MachineState }) {
           />
           <Stat label="Jobs running" value={trainings} />
         </dl>
+        {training_devices.length > 0 && (
+          <dl className="grid gap-1" aria-label="Devices of trainings">
+            {training_devices.map(({ name, memory_bytes, free_bytes, job_id }) => (
+              <div key={name} className="flex flex-wrap justify-between gap-x-4">
+                <dt>
+                  {name}
+                  {memory_bytes !== null && (
+                    <span className="text-muted">
+                      {' '}
+                      {formatBytes(free_bytes)} of {formatBytes(memory_bytes)} free
+                    </span>
+                  )}
+                </dt>
+                <dd>{job_id ?? <span className="text-muted">no training</span>}</dd>
+              </div>
+            ))}
+          </dl>
+        )}
         {gpus.map((gpu, index) => (
           <div key={index} className="grid gap-1">
             <Progress

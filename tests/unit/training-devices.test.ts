@@ -1,0 +1,166 @@
+// Devices of trainings: which the machine has, on how many a job runs, and who holds which.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import type { NvidiaGpu } from '../../lib/nvidia-gpus.ts'
+import { readConfig } from '../../server/config.ts'
+import { type Device, readDevices } from '../../server/features/jobs/devices/list.ts'
+import { type Need, planFor } from '../../server/features/jobs/devices/plan.ts'
+import { DevicePool, type Place } from '../../server/features/jobs/devices/pool.ts'
+
+const gpu = (index: number, total_mb: number | null, free_mb = total_mb): NvidiaGpu => ({
+  index,
+  uuid: `GPU-${index}a`,
+  name: 'H100',
+  total_bytes: total_mb && total_mb * 1e6,
+  used_bytes: null,
+  free_bytes: free_mb && free_mb * 1e6,
+  utilization: null,
+})
+const two = [gpu(0, 80_000, 50_000), gpu(1, 80_000)]
+const devicesOf = async (setting: string, all: NvidiaGpu[] | undefined, visible?: string) => {
+  const { training_devices: names } = readConfig({ TUNERY_TRAINING_DEVICES: setting })
+  const options = { names, gpus: true, cuda_visible_devices: visible, read: async () => all, count: () => 2 }
+  const { devices, missing } = await readDevices(options)
+  return { shown: devices.map(({ name, visible, free_mb }) => [name, visible, free_mb]), missing }
+}
+
+test('the devices are the GPUs that CUDA_VISIBLE_DEVICES leaves, those of the setting, or the cores', async () => {
+  const first = ['GPU 0', 'GPU-0a', 50_000]
+  const second = ['GPU 1', 'GPU-1a', 80_000]
+  assert.deepEqual((await devicesOf('', two)).shown, [first, second])
+  assert.deepEqual((await devicesOf('', two, '1')).shown, [second])
+  assert.deepEqual((await devicesOf('', two, 'GPU-1a,GPU-0a')).shown, [second, first])
+  assert.deepEqual((await devicesOf('', two, '7,0')).shown, [['cpu', undefined, null]], 'as CUDA: none behind it')
+  assert.deepEqual((await devicesOf('', two, '')).shown, [['cpu', undefined, null]])
+  assert.deepEqual((await devicesOf('', [])).shown, [['cpu', undefined, null]])
+  assert.deepEqual(await devicesOf('1,0=40000,5', two), {
+    shown: [second, ['GPU 0', 'GPU-0a', 40_000]],
+    missing: ['5'],
+  })
+  assert.deepEqual((await devicesOf('cpu0=4000,cpu1', two)).shown, [
+    ['cpu0', '', 4000],
+    ['cpu1', '', null],
+  ])
+  const silent = [
+    ['GPU 0', '0', null],
+    ['GPU 1', '1', null],
+  ]
+  assert.deepEqual((await devicesOf('', undefined)).shown, silent, 'the driver does not answer')
+})
+
+test('a setting that names no device, one twice, or two kinds is refused', () => {
+  for (const [value, message] of [
+    ['gpu0', /'gpu0' is not a GPU's number or UUID, or cpu0/],
+    ['0=x', /'0=x' is not a GPU's number/],
+    ['0,0=4000', /names a device twice/],
+    ['0,cpu0', /names GPUs and places on the cores/],
+  ] as const)
+    assert.throws(() => readConfig({ TUNERY_TRAINING_DEVICES: value }), message)
+})
+
+const device = (name: string, memory_mb: number | null, free_mb = memory_mb): Device => ({
+  name,
+  visible: name,
+  on: 'gpu',
+  memory_mb,
+  free_mb,
+})
+const need = (
+  alone_mb: number | null,
+  shared: Need['shared'] = (devices) => 2000 + (alone_mb ?? 0) / devices,
+): Need => ({ alone_mb, shared })
+const four = ['a', 'b', 'c', 'd'].map((name) => device(name, 40_000))
+
+test('a training runs on one device, else on as few as can share it, and is refused where all are too small', () => {
+  const runs = (alone_mb: number | null, all = four, processes = 1) => {
+    const plan = planFor(need(alone_mb), all, processes)
+    return 'refused' in plan ? plan.refused : [plan.devices, plan.sharded]
+  }
+  assert.deepEqual(runs(38_000), [1, false])
+  assert.deepEqual(runs(null), [1, false], 'nothing is known of it')
+  assert.deepEqual(runs(90_000, [device('a', null)]), [1, false], 'nothing is known of the device')
+  assert.deepEqual(runs(60_000), [2, true])
+  assert.deepEqual(runs(100_000), [3, true])
+  assert.deepEqual(runs(30_000, four, 3), [3, false], 'each of several processes has all of it')
+  assert.deepEqual(runs(30_000, [device('a', 40_000), device('b', 10_000)], 2), [1, false])
+  assert.match(
+    String(runs(200_000)),
+    /about 200.0 GB of memory, and the largest of 4 devices has 38.0 GB for it. Shared by all 4, it would take 52.0 GB/,
+  )
+  const unshared = planFor(need(60_000, 'qlora is trained on one device.'), four, 1)
+  assert.match('refused' in unshared ? unshared.refused : '', /38.0 GB for it. qlora is trained on one device. Take/)
+})
+
+function poolOf(devices: Device[]) {
+  const released: string[][] = []
+  const clock = { now: 0 }
+  const onReleased = (ids: string[]) => void released.push(ids)
+  const read = async () => ({ devices, missing: [] })
+  const pool = new DevicePool({ read, processes: 1, onReleased, now: () => clock.now })
+  const take = async (job_id: string, mb: number | null, account_id = 'acc') =>
+    pool.take({ job_id, account_id, need: need(mb) })
+  const hold = async (...request: Parameters<typeof take>): Promise<Place> => {
+    const place = await take(...request)
+    assert.ok('devices' in place, JSON.stringify(place))
+    return place
+  }
+  const waits = async (...request: Parameters<typeof take>) => {
+    const answer = await take(...request)
+    return 'waits' in answer ? answer.waits : JSON.stringify(answer)
+  }
+  return { pool, released, clock, hold, waits }
+}
+
+test('a device has one training; who finds none waits, and is told when one comes back', async () => {
+  const { pool, released, hold, waits } = poolOf([device('a', 40_000), device('b', 40_000)])
+  const [one, two] = await Promise.all([hold('1', 10_000), hold('2', 10_000)])
+  assert.deepEqual([one.devices, two.devices, two.env], [['a'], ['b'], { CUDA_VISIBLE_DEVICES: 'b' }])
+  assert.equal(await waits('3', 10_000), 'The job waits: other jobs train on all devices.')
+  assert.deepEqual(
+    (await pool.list()).map(({ job_id }) => job_id),
+    ['1', '2'],
+  )
+  two.release()
+  two.release()
+  assert.deepEqual(released, [['3']], 'once')
+  assert.deepEqual((await hold('3', 10_000)).devices, ['b'])
+  one.release()
+  assert.deepEqual(
+    (await pool.list()).map(({ job_id }) => job_id),
+    [null, '3'],
+  )
+})
+
+test('a training goes to the smallest device with enough free memory, and of these to the least used', async () => {
+  const all = [device('large', 80_000), device('served', 40_000, 12_000), device('small', 40_000, 30_000)]
+  const { hold, waits } = poolOf(all)
+  assert.deepEqual((await hold('1', 10_000)).devices, ['small'])
+  assert.deepEqual((await hold('2', 20_000)).devices, ['large'])
+  assert.match(
+    await waits('3', 20_000),
+    /it takes about 20.0 GB of memory, and of the devices without a training served has most free, 12.0 GB/,
+  )
+  assert.deepEqual((await hold('4', 11_000)).devices, ['served'], 'what fits passes it')
+})
+
+test('a job that needs several devices gets them before jobs that came later, and stops none that runs', async () => {
+  const { pool, clock, hold, waits } = poolOf(four)
+  const running = [await hold('1', 10_000), await hold('2', 10_000)]
+  assert.match(await waits('wide', 120_000), /needs 4 devices at once, and 2 of 4 have no training/)
+  assert.equal(pool.isWanted('acc'), false)
+  assert.equal(pool.isWanted('another'), true)
+  assert.match(await waits('3', 10_000), /kept for a job that needs several at once/)
+  for (const place of running) place.release()
+  assert.match(await waits('3', 10_000), /kept for a job/)
+  const wide = await hold('wide', 120_000)
+  assert.deepEqual([wide.devices.length, wide.processes, wide.sharded], [4, 4, true])
+  assert.equal(wide.env.CUDA_VISIBLE_DEVICES, 'a,b,c,d')
+  wide.release()
+  // It was cancelled while it waited: it asks no more, and keeps nothing.
+  const other = await hold('4', 10_000)
+  assert.match(await waits('gone', 120_000), /needs 4/)
+  other.release()
+  assert.match(await waits('5', 10_000), /kept for a job/)
+  clock.now += 100_000
+  await hold('5', 10_000)
+})
