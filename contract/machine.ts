@@ -48,8 +48,14 @@ export const Machine = z.object({
         name: z.string().nullable().describe('That its account gave a tuned model.'),
         base: z.string().nullable().describe('The base of an adapter; null for a base.'),
         bytes: Bytes.nullable().describe('Size of its weights, in the form that answers.'),
+        server: z
+          .enum(['engine', 'vllm'])
+          .describe('What computes its answers: the engine itself, or a vLLM behind it.'),
+        server_problem: z.string().nullable().describe('Why vLLM does not, where it was to.'),
       }),
     ),
+    chosen: z.enum(['engine', 'vllm']).describe('What computes the answers of text models, by TUNERY_ENGINE.'),
+    chosen_why: z.string(),
     running: z.int().describe('Answers being computed.'),
     waiting: z.int().describe('Requests that wait for a slot.'),
     tokens_per_second: z

@@ -38,6 +38,10 @@ export interface Args {
   kernels: boolean
   /** Parse control tokens in callers' messages as control tokens instead of text. */
   parse_control_tokens: boolean
+  /** The Python interpreter with the vLLM that computes bases whose checkpoint is named; null: none. */
+  vllm: string | null
+  /** More options of `vllm serve`. */
+  vllm_options: string[]
 }
 
 export const usage =
@@ -45,7 +49,7 @@ export const usage =
   '[--projector FILE.gguf] [--adapter NAME=FILE.gguf]... [--adapter-projector NAME=FILE.gguf]... ' +
   '[--api-key-file FILE] [--grace-seconds N] [--threads N] [--lib DIR] [--parent-pipe] [--slots N] [--cache-mb N] ' +
   '[--min-free-disk-mb N] [--no-speculation] [--no-eight-bits] [--fixed-weights] [--no-kernels] ' +
-  '[--parse-control-tokens]'
+  '[--parse-control-tokens] [--vllm PYTHON] [--vllm-options TEXT]'
 
 const listenDefault = '127.0.0.1:8000'
 const graceSecondsDefault = 10
@@ -75,6 +79,8 @@ export function parseCommandLine(argv: string[]): Args {
       'min-free-disk-mb': { type: 'string' },
       'no-kernels': { type: 'boolean', default: false },
       'parse-control-tokens': { type: 'boolean', default: false },
+      vllm: { type: 'string' },
+      'vllm-options': { type: 'string', default: '' },
     },
   })
   const listen = parseAddress(values.listen ?? listenDefault)
@@ -113,6 +119,8 @@ export function parseCommandLine(argv: string[]): Args {
     min_free_bytes: 1e6 * positive('--min-free-disk-mb', values['min-free-disk-mb'], minFreeDiskMbDefault),
     kernels: !values['no-kernels'],
     parse_control_tokens: values['parse-control-tokens'],
+    vllm: values.vllm ?? null,
+    vllm_options: values['vllm-options'].split(/\s+/).filter(Boolean),
   }
 }
 

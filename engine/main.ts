@@ -14,7 +14,7 @@ import { readCoreTimes } from './batching/core-times.ts'
 import { createCpuThrottle } from './batching/cpu-throttle.ts'
 import { createProgressWatchdog } from './batching/progress-watchdog.ts'
 import type { Backend } from './batching/runner-pool.ts'
-import { Scheduler } from './batching/scheduler.ts'
+import { Scheduler, type SchedulerCounts } from './batching/scheduler.ts'
 import { createSideWork } from './batching/side-work.ts'
 import type { MemoryLimits } from './batching/slot-sizes.ts'
 import { createStepThreads } from './batching/step-threads.ts'
@@ -31,7 +31,7 @@ import { type ComputeThreads, createComputeThreads } from './llama/compute-threa
 import { loadFastestFormat, openCopy } from './llama/eight-bit-weights.ts'
 import { addKernels } from './llama/kernels.ts'
 import { type Library, openLibrary, returnFreedBlocks } from './llama/library.ts'
-import { loadModel } from './llama/model.ts'
+import { freeModel, loadModel } from './llama/model.ts'
 import { type Adapters, createAdapters, type ReadDrafts } from './models/adapters.ts'
 import { type Drafts, readDrafts } from './models/draft-file.ts'
 import { createEightBitsMaker } from './models/eight-bits.ts'
@@ -41,6 +41,8 @@ import { createTokenizer } from './tokenizer/tokenizer.ts'
 import { createEncoder } from './vision/encoder.ts'
 import { Features } from './vision/features.ts'
 import { createProjectors, type Projectors } from './vision/projectors.ts'
+import { VllmQueue } from './vllm/queue.ts'
+import { openInVllm, vllmLogprobs } from './vllm/vllm.ts'
 
 const idle_close_ms = 50
 
@@ -116,6 +118,14 @@ async function createServices(
     onFault: (error, model) => onFault(error, { model }),
     onBusy: watchdog.beginWork,
   })
+  const vllmQueue = new VllmQueue({
+    onTokens(prompt_tokens, output_tokens) {
+      metrics.tokens(prompt_tokens, output_tokens)
+      watchdog.recordProgress()
+    },
+    onFault: (error, model) => onFault(error, { model }),
+    onBusy: watchdog.beginWork,
+  })
   const sideWork = createSideWork(() => scheduler.counts().running > 0)
   const embedder = createEmbedder(
     (served, shape) => contexts.makeAsync(served, { ...shape, embeddings: true }),
@@ -130,6 +140,7 @@ async function createServices(
   })
   const onFree = async (served: ServedModel) => {
     await embedder.release(served)
+    vllmQueue.release(served)
     await scheduler.release(served)
     if (served.projector && served.owns_projector) features.forget(served.projector)
   }
@@ -144,7 +155,7 @@ async function createServices(
   })
   const models = new Models(library, load, projectors, adapters, draftsOf, nativeMutex, onFree, eightBits.make)
   const metrics = createMetrics(
-    () => scheduler.counts(),
+    () => withCounts(scheduler.counts(), vllmQueue.counts()),
     () => countModels(models),
     threads.latest,
     limits.total_bytes,
@@ -157,7 +168,10 @@ async function createServices(
   })
   const services: HttpServices = {
     models,
-    scheduler,
+    scheduler: {
+      submit: (served, submissions) => (served.remote ? vllmQueue : scheduler).submit(served, submissions),
+      holdBackground: () => scheduler.holdBackground(),
+    },
     grammars: createGrammars(),
     embedder,
     tokenizer: createTokenizer(watchdog.recordProgress, watchdog.beginWork),
@@ -167,6 +181,7 @@ async function createServices(
     metrics,
     createScoringContext: (served, tokens_per_sequence, outputs, batch_tokens = outputs) =>
       contexts.makeAsync(served, { sequences: 1, tokens_per_sequence, batch_tokens, outputs }),
+    remoteLogprobs: vllmLogprobs,
     scoringQueue: createFairQueue({ waiting_max: scoringWaitingMax, tooMany: tooManyScorings }),
     sideWork,
     cpuThrottle,
@@ -207,21 +222,43 @@ function backendOf(contexts: Contexts, adapters: Adapters, speculate: boolean): 
 
 /** How files of base models are opened, and loaded in the format that computes fastest. */
 function createLoader(args: Args, library: Library, ownKernels: boolean, hashes: FileHashes) {
-  const open = async (path: string): Promise<OpenedFile> => {
-    const file = hashes.of(path)
-    const model = await loadModel(library, path)
+  const openModel = async (path: string, vocab_only = false) => {
+    const model = await loadModel(library, path, vocab_only)
     model.parse_control_tokens = args.parse_control_tokens
     endAsTemplate(model)
-    return { model, file }
+    return model
   }
+  const open = async (path: string): Promise<OpenedFile> => {
+    const file = hashes.of(path)
+    return { model: await openModel(path), file }
+  }
+  const { vllm: python, vllm_options, cache_bytes } = args
+  const openElsewhere = async (path: string, checkpoint: string | undefined) =>
+    python === null || checkpoint === undefined
+      ? null
+      : openInVllm(path, checkpoint, {
+          ...{ python, options: vllm_options, cache_bytes, hashes, log },
+          openVocab: (file) => openModel(file, true),
+          closeVocab: (model) => freeModel(library, model),
+        })
   const processor = { threads: args.threads, has_own_kernels: ownKernels }
-  const load = async (path: string, keepOriginal: boolean) => {
-    if (keepOriginal || !args.eight_bits) return { ...(await open(path)), gains: false }
+  const load = async (path: string, keepOriginal: boolean, checkpoint: string | undefined) => {
+    const elsewhere = await openElsewhere(path, checkpoint)
+    if (typeof elsewhere === 'object' && elsewhere) return { ...elsewhere, gains: false }
+    const problem = elsewhere
+    if (keepOriginal || !args.eight_bits) return { ...(await open(path)), problem, gains: false }
     const { opened, gains } = await loadFastestFormat(library, path, processor, args.min_free_bytes, open)
-    return { ...opened, gains }
+    return { ...opened, problem, gains }
   }
   return { open, load }
 }
+
+/** What this process computes, and what vLLM does. */
+const withCounts = (own: SchedulerCounts, remote: Pick<SchedulerCounts, 'running' | 'waiting'>): SchedulerCounts => ({
+  ...own,
+  running: own.running + remote.running,
+  waiting: own.waiting + remote.waiting,
+})
 
 function countModels(models: Models): { bases: number; adapters: number } {
   const served = models.list()

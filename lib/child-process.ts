@@ -23,6 +23,8 @@ export interface ChildOptions {
    */
   stdout?: 'text' | ((line: string) => void)
   onStderr?: (text: string) => void
+  /** Called when the process has ended. `ended` also waits for processes that it started and that hold its output. */
+  onExit?: () => void
   /** Stops the child when it aborts. */
   signal?: AbortSignal | undefined
   /** Time between SIGTERM and SIGKILL when `signal` aborts. By default SIGKILL is sent at once. */
@@ -76,7 +78,7 @@ const running = new Set<ChildProcess>()
  * exist exits with status 127.
  */
 export function spawnChild(command: string, args: readonly string[], options: ChildOptions): Child {
-  const { env, stdout: onStdout, onStderr, signal, grace_ms, limits, cores } = options
+  const { env, stdout: onStdout, onStderr, onExit, signal, grace_ms, limits, cores } = options
   let child: ChildProcess
   try {
     child = spawn(...onCores(cores, ignoringTerminal(command, args)), {
@@ -164,6 +166,7 @@ export function spawnChild(command: string, args: readonly string[], options: Ch
       running.delete(child)
       for (const timer of timers) clearTimeout(timer)
       exited.abort()
+      onExit?.()
     })
     child.once('close', (status, killed_by) => {
       if (unhandled) reject(unhandled.error)

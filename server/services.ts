@@ -29,6 +29,7 @@ import { createMachineFeature } from './features/machine/feature.ts'
 import { createDraftFiles, createModelsFeature, forgetDraftFiles } from './features/models/feature.ts'
 import { createScalingFeature } from './features/scaling/feature.ts'
 import {
+  createCheckpoints,
   createComparison,
   createEngine,
   createScoring,
@@ -127,7 +128,12 @@ function createAnsweringFeatures(context: Context, { plans, secrets, limits }: P
   const { files } = data.files
   const { storedCompletions } = data.stored
   const keepsOriginal = (id: string) => hub.keepsOriginal(id)
-  const weightFiles = { artifacts, keepsOriginal, draftFile: createDraftFiles(db, artifacts, log) }
+  const weightFiles = {
+    artifacts,
+    keepsOriginal,
+    checkpoint: createCheckpoints(config, hub),
+    draftFile: createDraftFiles(db, artifacts, log),
+  }
   const engine = createEngine({ config, dataDir, threads, files: weightFiles, log })
   const scoreRows = createScoring(engine.client)
   const compare = createComparison(engine.client, scoreRows)

@@ -6,6 +6,7 @@ import net from 'node:net'
 import os from 'node:os'
 import path from 'node:path'
 import { promisify } from 'node:util'
+import { chooseEngine } from '../../lib/engine-choice.ts'
 import { readNvidiaGpus } from '../../lib/nvidia-gpus.ts'
 import { root } from '../../lib/root.ts'
 import { usableCores } from '../../lib/usable-cores.ts'
@@ -50,6 +51,7 @@ export async function checkMachine(): Promise<Check[]> {
     checkProcessor(config),
     checkMemory(),
     gpu,
+    checkEngine(config),
     ...disk,
     checkBases(config),
     port,
@@ -114,6 +116,13 @@ async function checkGpu(): Promise<Check> {
   const size = (figure: number | null) => (figure === null ? 'unknown' : bytes(figure))
   const texts = gpus.map((gpu) => `${gpu.name}, ${size(gpu.total_bytes)}, ${size(gpu.free_bytes)} free`)
   return ok('GPU', texts.join('; '))
+}
+
+function checkEngine(config: Config): Check {
+  const { vllm, why, problem: missing } = chooseEngine(config)
+  if (missing && config.engine === 'vllm') return problem('engine', missing, 'Or set TUNERY_ENGINE=auto.')
+  if (missing) return warning('engine', 'our own computes, on a machine with a GPU', missing)
+  return ok('engine', `${vllm === null ? 'our own computes' : `vLLM computes (${vllm})`}. ${why}`)
 }
 
 function checkProcessor({ threads }: Config): Check {

@@ -141,6 +141,11 @@ export function acceptToken(generation: Generation, vocab: Vocab, { token, token
   return generation.completion_tokens >= generation.request.max_tokens ? flushAndEnd(generation, 'length') : false
 }
 
+/** Ends a generation whose last token is accepted. Does nothing if it has ended. */
+export function finishGeneration(generation: Generation, finish_reason: FinishReason): void {
+  if (generation.state !== 'ended') flushAndEnd(generation, finish_reason)
+}
+
 /** Ends a generation with an error for its caller. Does nothing if it has ended. */
 export function failGeneration(generation: Generation, error: ApiError): void {
   if (generation.state === 'ended') return

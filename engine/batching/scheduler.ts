@@ -17,7 +17,7 @@ import type { StepStats } from './runner.ts'
 import { type Backend, enqueue, hasWork, type PooledRunner, RunnerPool } from './runner-pool.ts'
 import type { MemoryLimits } from './slot-sizes.ts'
 
-interface Submission {
+export interface Submission {
   /** Index of the slot size to start with, in the model's `runnerShapes`. */
   size_class: number
   request: GenerationRequest

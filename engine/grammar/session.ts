@@ -1,8 +1,11 @@
 import { ApiError } from '../../contract/errors.ts'
 import type { GrammarWorker, SessionState } from './host.ts'
 import { failed, ready, stateWord, working } from './session-memory.ts'
+import type { GrammarSource } from './worker-messages.ts'
 
 export interface GrammarSession {
+  /** What it is made of. */
+  readonly source: GrammarSource
   /**
    * Mask of the tokens that may come next: bit i % 32 of word i / 32. The memory is valid until the next `accept`. End
    * tokens are in the mask exactly if the text is complete; if nothing else is, the text has ended. Blocks the thread
@@ -19,13 +22,14 @@ export interface GrammarSession {
 export type WorkerSession = GrammarSession &
   SessionState & { worker: GrammarWorker | null; readonly isClosed: boolean; fail(error: ApiError): void }
 
-export function createSession(initial: SessionState, onClose: () => void): WorkerSession {
+export function createSession(initial: SessionState, source: GrammarSource, onClose: () => void): WorkerSession {
   const { state, mask } = initial.memory
   let error: ApiError | null = null
   let isClosed = false
 
   const session: WorkerSession = {
     ...initial,
+    source,
     worker: null,
     get isClosed() {
       return isClosed

@@ -91,8 +91,9 @@ export class VocabGrammars {
 
   async open(request: GrammarRequest, signal?: AbortSignal): Promise<GrammarSession> {
     const id = nextJob()
+    const initial = { id, grammar: request.key, memory: createSessionMemory(this.vocab.size), tokens: [] }
     const session = Object.assign(
-      createSession({ id, grammar: request.key, memory: createSessionMemory(this.vocab.size), tokens: [] }, () => {
+      createSession(initial, request.source, () => {
         this.openSessions.delete(id)
         session.closed.abort(new ApiError('engine_unavailable', 'The caller has left.'))
         const { worker } = session

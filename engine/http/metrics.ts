@@ -191,6 +191,8 @@ export interface Metrics {
   text(): Promise<string>
   request(route: string, status: number): void
   step(stats: StepStats): void
+  /** Computed by vLLM, whose steps are not seen here. */
+  tokens(prompt_tokens: number, output_tokens: number): void
   picture(source: 'encoded' | 'cached', seconds: number): void
   queued(seconds: number, cached_tokens: number): void
   firstToken(seconds: number): void
@@ -231,6 +233,10 @@ export function createMetrics(
       metrics.outputTokens.inc(stats.output_tokens)
       metrics.decode.observe(stats.seconds)
       if (stats.failed) metrics.failures.inc()
+    },
+    tokens(prompt_tokens, output_tokens) {
+      metrics.promptTokens.inc(prompt_tokens)
+      metrics.outputTokens.inc(output_tokens)
     },
     picture(source, seconds) {
       metrics.pictures.inc({ source })

@@ -27,13 +27,12 @@ export function prepareGeneration(
 ): PreparedGeneration {
   requirePromptFits(model, limits, prompt, param)
   requireBiasOfTokens(model, fields.logit_bias)
-  const shapes = runnerShapes(model, limits)
-  const context_length = shapes.at(-1)!.tokens_per_slot
+  const context_length = servedContextLength(model, limits)
   const requested = fields.max_completion_tokens ?? fields.max_tokens ?? samplingDefaults.max_tokens
   const max_tokens = Math.min(requested, context_length - prompt.length)
   return {
     request: { prompt, pictures, max_tokens, sampling: samplingOf(fields) },
-    size_class: firstSizeClass(shapes, prompt.length, max_tokens),
+    size_class: firstSizeClass(runnerShapes(model, limits), prompt.length, max_tokens),
   }
 }
 
@@ -116,5 +115,5 @@ function samplingOf(fields: SamplingFields): SamplingParams {
 
 /** Context length of one request for this model here, in tokens: prompt and answer together. */
 export function servedContextLength(model: Model, limits: MemoryLimits): number {
-  return runnerShapes(model, limits).at(-1)!.tokens_per_slot
+  return model.remote_context_length ?? runnerShapes(model, limits).at(-1)!.tokens_per_slot
 }

@@ -12,6 +12,8 @@ export interface Model {
   parse_control_tokens: boolean
   /** Maximum tokens, as the model was trained. */
   context_length: number
+  /** Tokens of one request where another server computes the model; null: as many as memory here allows. */
+  remote_context_length: number | null
   /** Dimensions of an embedding. */
   embedding_length: number
   /** Numbers of an input vector: of a picture's, where the model reads pictures. */
@@ -50,11 +52,11 @@ interface MergedFrom {
 
 /**
  * Loads a GGUF file on another thread, so that streams of other models continue. Throws an Error for the user if the
- * file is not a model that this engine can run.
+ * file is not a model that this engine can run. `vocab_only`: another server has the weights.
  */
-export async function loadModel(library: Library, path: string): Promise<Model> {
+export async function loadModel(library: Library, path: string, vocab_only = false): Promise<Model> {
   const handle = await callAsync<Pointer>((done) =>
-    library.llama_model_load_from_file.async(path, library.llama_model_default_params(), done),
+    library.llama_model_load_from_file.async(path, { ...library.llama_model_default_params(), vocab_only }, done),
   )
   if (!handle) throw new Error(`${path} is not a GGUF file of a model that this engine can run, or is damaged.`)
   if (!library.llama_model_has_decoder(handle) || library.llama_model_has_encoder(handle)) {
@@ -67,14 +69,15 @@ export async function loadModel(library: Library, path: string): Promise<Model> 
     vocab: await openVocab(library, library.llama_model_get_vocab(handle)),
     chat_template: library.llama_model_chat_template(handle, null),
     parse_control_tokens: false,
-    context_length: library.llama_model_n_ctx_train(handle),
+    context_length: vocab_only ? count(library, handle, 'context_length') : library.llama_model_n_ctx_train(handle),
+    remote_context_length: null,
     embedding_length: library.llama_model_n_embd(handle),
     vector_length: library.llama_model_n_embd_inp(handle),
     uses_mrope: mropeTypes.includes(library.llama_model_rope_type(handle)),
     is_bidirectional:
       metadata(library, handle, `${metadata(library, handle, 'general.architecture')}.attention.causal`) === 'false',
     is_embedding_model: makesEmbeddings(library, handle),
-    kv_bytes_per_token: kvBytesPerToken(library, handle),
+    kv_bytes_per_token: kvBytesPerToken(library, handle, vocab_only),
     file_type: metadata(library, handle, 'general.file_type') ?? null,
     is_eight_bit_copy: false,
     merged_from: mergedFrom(library, handle),
@@ -99,15 +102,18 @@ export function freeAdapter(library: Library, adapter: Pointer): void {
   library.llama_adapter_lora_free(adapter)
 }
 
-function kvBytesPerToken(library: Library, handle: Pointer): number {
-  const architecture = metadata(library, handle, 'general.architecture')
-  const headLength = library.llama_model_n_embd(handle) / Math.max(1, library.llama_model_n_head(handle))
-  const keyLength = Number(metadata(library, handle, `${architecture}.attention.key_length`)) || headLength
-  const valueLength = Number(metadata(library, handle, `${architecture}.attention.value_length`)) || headLength
+/** `vocab_only`: the library aborts where it is asked for counts that it has not read. */
+function kvBytesPerToken(library: Library, handle: Pointer, vocab_only: boolean): number {
+  const read = (counted: (handle: Pointer) => number, key: string) =>
+    vocab_only ? count(library, handle, key) : counted(handle)
+  const heads = Math.max(1, read(library.llama_model_n_head, 'attention.head_count'))
+  const headLength = read(library.llama_model_n_embd, 'embedding_length') / heads
+  const keyLength = count(library, handle, 'attention.key_length') || headLength
+  const valueLength = count(library, handle, 'attention.value_length') || headLength
   const bytesPerValue = 2
   return (
-    library.llama_model_n_layer(handle) *
-    Math.max(1, library.llama_model_n_head_kv(handle)) *
+    read(library.llama_model_n_layer, 'block_count') *
+    Math.max(1, read(library.llama_model_n_head_kv, 'attention.head_count_kv')) *
     (keyLength + valueLength) *
     bytesPerValue
   )
@@ -127,6 +133,12 @@ const embeddingPoolings = ['1', '2', '3']
 function makesEmbeddings(library: Library, handle: Pointer): boolean {
   const pooling = metadata(library, handle, `${metadata(library, handle, 'general.architecture')}.pooling_type`)
   return pooling !== undefined && embeddingPoolings.includes(pooling)
+}
+
+/** A number of the model's architecture; 0 if the file has none. */
+function count(library: Library, handle: Pointer, key: string): number {
+  const architecture = metadata(library, handle, 'general.architecture')
+  return Number(metadata(library, handle, `${architecture}.${key}`)) || 0
 }
 
 function metadata(library: Library, handle: Pointer, key: string): string | undefined {

@@ -1,5 +1,6 @@
 // Adapters in memory: an LRU cache with reference counts. Evicted ones are read from their files again when needed.
 import { statSync } from 'node:fs'
+import { join } from 'node:path'
 import type { Library } from '../llama/library.ts'
 import { freeAdapter, loadAdapter, type Model } from '../llama/model.ts'
 import type { Pointer } from '../llama/structs.ts'
@@ -30,6 +31,8 @@ export interface Adapters {
    * adapter, or for another base.
    */
   open(model: Model, path: string, drafts_path?: string): Adapter
+  /** An adapter that another server has loaded from the folder `checkpoint`. */
+  openElsewhere(model: Model, path: string, checkpoint: string): Adapter
   /** The same adapter for another form of its base's weights; read when it is needed. */
   reopen(adapter: Adapter, model: Model): Adapter
   /** Returns the adapter's weights, loading them again if evicted. Call `release` once for each `acquire`. */
@@ -100,6 +103,17 @@ export function createAdapters(
       read(adapter)
       return adapter
     },
+    openElsewhere: (model, path, checkpoint) => ({
+      path,
+      file: hashes.of(join(checkpoint, 'adapter_model.safetensors')),
+      model,
+      drafts_path: undefined,
+      drafts: null,
+      bytes: statSync(path).size,
+      pointer: null,
+      ref_count: 0,
+      used_at: ++clock,
+    }),
     reopen: (adapter, model) => ({ ...adapter, model, drafts: null, pointer: null, ref_count: 0, used_at: ++clock }),
     acquire(adapter) {
       if (!resident.has(adapter)) read(adapter)

@@ -18,6 +18,8 @@ interface ProjectorFile {
 /** `drafts`: the path of the model's draft file. One that cannot be used only leaves out its speed. */
 interface AdapterOptions extends ProjectorFile {
   drafts?: string | undefined
+  /** The folder with the same weights in the format of Hugging Face, for another server that computes the base. */
+  checkpoint?: string | undefined
 }
 /** `keep_original`: the weights are served as they are in the file. */
 interface BaseOptions extends AdapterOptions {
@@ -32,7 +34,7 @@ const drain_check_ms = 20
 /** Loaded base models and adapters, by name. */
 export class Models {
   private readonly library: Library
-  private readonly load: (path: string, keepOriginal: boolean) => Promise<OpenedFile & { gains: boolean }>
+  private readonly load: LoadBase
   private readonly projectors: Projectors
   private readonly adapters: Adapters
   private readonly readDrafts: ReadDrafts
@@ -52,7 +54,7 @@ export class Models {
    */
   constructor(
     library: Library,
-    load: (path: string, keepOriginal: boolean) => Promise<OpenedFile & { gains: boolean }>,
+    load: LoadBase,
     projectors: Projectors,
     adapters: Adapters,
     readDrafts: ReadDrafts,
@@ -85,13 +87,13 @@ export class Models {
   loadBase(
     name: string,
     path: string,
-    { matryoshka = false, keep_original = false, drafts, ...sight }: BaseOptions = {},
+    { matryoshka = false, keep_original = false, drafts, checkpoint, ...sight }: BaseOptions = {},
   ): Promise<void> {
     return this.serialize(async () => {
       if (this.isLoaded(name, path, null, sight.projector ?? null)) return
       await assertReadable(path, 'path')
       if (sight.projector !== undefined) await assertReadable(sight.projector, 'projector')
-      const opened = await this.load(path, keep_original).catch((error) => {
+      const opened = await this.load(path, keep_original, checkpoint).catch((error) => {
         throw cannotLoad(`The model '${name}'`, error, 'path')
       })
       try {
@@ -99,6 +101,7 @@ export class Models {
         this.add(name, path, { ...opened, ...seeing }, null, null, this.readDrafts(opened.model, drafts), matryoshka)
         if (opened.gains) this.onGain(this.get(name))
       } catch (error) {
+        await opened.remote?.stop()
         freeModel(this.library, opened.model)
         throw error
       }
@@ -106,7 +109,12 @@ export class Models {
   }
 
   /** An adapter whose `options` name no projector has its base's. */
-  loadAdapter(name: string, path: string, baseName: string, { drafts, ...sight }: AdapterOptions = {}): Promise<void> {
+  loadAdapter(
+    name: string,
+    path: string,
+    baseName: string,
+    { drafts, checkpoint, ...sight }: AdapterOptions = {},
+  ): Promise<void> {
     return this.serialize(async () => {
       const base = this.get(baseName)
       if (base.base_name !== null)
@@ -116,7 +124,10 @@ export class Models {
       if (this.isLoaded(name, path, baseName, sight.projector ?? base.projector_path)) return
       await assertReadable(path, 'lora_path')
       if (sight.projector !== undefined) await assertReadable(sight.projector, 'projector')
-      const adapter = await this.nativeMutex(() => this.adapters.open(base.model, path, drafts)).catch((error) => {
+      const opening = base.remote
+        ? this.openRemotely(base.remote, name, path, base.model, checkpoint)
+        : this.nativeMutex(() => this.adapters.open(base.model, path, drafts))
+      const adapter = await opening.catch((error) => {
         throw new ApiError(
           'invalid_request',
           `${path} can't be loaded as an adapter of '${baseName}': ${(error as Error).message}`,
@@ -133,6 +144,7 @@ export class Models {
           baseName,
         )
       } catch (error) {
+        await base.remote?.unloadAdapter(name)
         await this.nativeMutex(() => this.adapters.close(adapter))
         throw error
       }
@@ -228,7 +240,7 @@ export class Models {
   private add(
     name: string,
     path: string,
-    { model, file, projector, projector_path, owns_projector }: OpenedModel,
+    { model, file, remote = null, problem = null, projector, projector_path, owns_projector }: OpenedModel,
     adapter: Adapter | null,
     base_name: string | null,
     drafts: Drafts | null = null,
@@ -240,6 +252,8 @@ export class Models {
       created: Math.floor(Date.now() / 1000),
       model,
       file,
+      remote,
+      remote_problem: problem,
       projector,
       projector_path,
       owns_projector,
@@ -261,8 +275,24 @@ export class Models {
     this.draining.delete(entry)
     const { adapter } = entry
     if (entry.projector && entry.owns_projector) await this.projectors.unload(entry.projector)
-    if (adapter) return this.nativeMutex(() => this.adapters.close(adapter))
+    if (adapter) {
+      await entry.remote?.unloadAdapter(entry.name)
+      return this.nativeMutex(() => this.adapters.close(adapter))
+    }
+    await entry.remote?.stop()
     freeModel(this.library, entry.model)
+  }
+
+  private async openRemotely(
+    remote: RemoteBase,
+    name: string,
+    path: string,
+    model: Model,
+    checkpoint: string | undefined,
+  ): Promise<Adapter> {
+    if (checkpoint === undefined) throw new Error('its checkpoint is not on this machine')
+    await remote.loadAdapter(name, checkpoint)
+    return this.adapters.openElsewhere(model, path, checkpoint)
   }
 
   /** Reads a projector, if the library for pictures is installed. Throws ApiError invalid_request. */
@@ -300,11 +330,28 @@ async function waitUntilUnused(entry: ServedModel, max_ms = drain_ms_max): Promi
   }
 }
 
-/** A base in memory, and the file that it was read from. */
+/** Another server that computes a base: vLLM. */
+export interface RemoteBase {
+  loadAdapter(name: string, checkpoint: string): Promise<void>
+  unloadAdapter(name: string): Promise<void>
+  stop(): Promise<void>
+}
+
+/**
+ * A base in memory, and the file that it was read from. With `remote` the model has its vocabulary alone. `problem`:
+ * why no other server computes it, where one was to.
+ */
 export interface OpenedFile {
   model: Model
   file: LoadedFile
+  remote?: RemoteBase | null
+  problem?: string | null
 }
+type LoadBase = (
+  path: string,
+  keepOriginal: boolean,
+  checkpoint: string | undefined,
+) => Promise<OpenedFile & { gains: boolean }>
 type Seeing = Pick<ServedModel, 'projector' | 'projector_path' | 'owns_projector'>
 type OpenedModel = OpenedFile & Seeing
 
@@ -317,6 +364,10 @@ export interface ServedModel {
   model: Model
   /** The file of the base's weights. */
   file: LoadedFile
+  /** What computes it; null: this process. */
+  remote: RemoteBase | null
+  /** Why no other server computes it, where one was to. */
+  remote_problem: string | null
   /** With which the model reads pictures; null: it reads text only. An adapter has its base's, or its own. */
   projector: LoadedProjector | null
   /** Where it is to come from. Without the library for pictures it is not loaded. */

@@ -1,9 +1,9 @@
-// Optional programs for tests and benchmarks: other servers to compare with, and other clients. Each gets a folder in
-// .local/peers on request: `node scripts/setup.mjs --with llama-server,vllm`.
+// Optional programs: vLLM, and for tests and benchmarks other servers to compare with, and other clients. Each gets a
+// folder in .local/peers, vLLM .local/vllm, on request: `node scripts/setup.mjs --with llama-server,vllm`.
 import { cpSync, mkdirSync, readdirSync, readFileSync, realpathSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
-import { unpack } from './packages.mjs'
+import { gpuKind, unpack } from './packages.mjs'
 import { ask, need, run, SetupError } from './process.mjs'
 import { findPython, installTorchForCpu, pip, python } from './python.mjs'
 import { fileHash, local, pins, root, step } from './state.mjs'
@@ -68,13 +68,30 @@ export async function llamaServer(options) {
   )
 }
 
-export const vllm = (options) => vllmFolder('vllm', "vLLM's CPU build (3 minutes, 4 GB)", options)
+/** What the engine starts by TUNERY_ENGINE: the build for NVIDIA GPUs where this machine has one, else for CPUs. */
+export const vllm = (options) =>
+  gpuKind() === 'cuda'
+    ? vllmForCuda(options)
+    : vllmFolder('vllm', "vLLM's CPU build (3 minutes, 4 GB)", options, vllmHere())
 /** Without Ray's own extra `llm`, which would bring CUDA. */
 export const rayVllm = (options) =>
   vllmFolder('ray-vllm', "Ray Serve LLM with vLLM's CPU build (4 minutes, 4 GB)", options)
 
-async function vllmFolder(name, title, options) {
-  const folder = folderOf(name)
+const vllmHere = () => path.join(realpathSync(local()), 'vllm')
+
+function vllmForCuda(options) {
+  const folder = vllmHere()
+  const pins = pinned('vllm-cuda.txt')
+  const title = 'vLLM for NVIDIA GPUs (several minutes, 12 GB)'
+  return step('peer-vllm', title, [fileHash(pins)], [path.join(folder, 'bin/vllm')], options, async () => {
+    rmSync(folder, { recursive: true, force: true })
+    await run(findPython(), ['-m', 'venv', folder], { what: 'making a virtual environment' })
+    await pip(['-r', pins], path.join(folder, 'bin/python'))
+    await run(path.join(folder, 'bin/vllm'), ['--version'])
+  })
+}
+
+async function vllmFolder(name, title, options, folder = folderOf(name)) {
   const python = path.join(folder, 'bin/python')
   const pins = pinned(`${name}.txt`)
   const key = [pins, pinned('install_vllm.py')].map((file) => fileHash(file))

@@ -512,7 +512,11 @@ export interface Machine {
       /** That its account gave a tuned model. */ name: string | null
       /** The base of an adapter; null for a base. */ base: string | null
       /** Size of its weights, in the form that answers. */ bytes: number | null
+      /** What computes its answers: the engine itself, or a vLLM behind it. */ server: 'engine' | 'vllm'
+      /** Why vLLM does not, where it was to. */ server_problem: string | null
     }[]
+    /** What computes the answers of text models, by TUNERY_ENGINE. */ chosen: 'engine' | 'vllm'
+    chosen_why: string
     /** Answers being computed. */ running: number
     /** Requests that wait for a slot. */ waiting: number
     /** Generated tokens since the last look. Null at the first look, or if that was more than a minute ago. */

@@ -170,6 +170,23 @@ export const settings = {
     'Whether base models are served as they are in their files. false: each is served in eight bits where that is ' +
       'faster, with its measured distance in GET /v1/hub/models/{id}; see docs/guides/operate.md.',
   ),
+  engine: setting(
+    z.enum(['auto', 'own', 'vllm']),
+    'auto',
+    'What computes the answers of text models: own (the built-in engine), vllm (vLLM, which the built-in engine ' +
+      'starts for each base), or auto: vLLM where an NVIDIA GPU and vLLM are, else own; see docs/guides/vllm.md.',
+  ),
+  vllm_python: computed(
+    folder,
+    path.join(root, '.local/vllm/bin/python'),
+    'what `npm run setup -- --with vllm` installs',
+    'The Python interpreter that has vLLM, for TUNERY_ENGINE.',
+  ),
+  vllm_options: setting(
+    text.or(z.literal('')),
+    '',
+    'Additional options for vLLM, such as --tensor-parallel-size 2; they take precedence over the service’s own.',
+  ),
   engine_options: setting(
     z.string().transform((value) => value.split(/\s+/).filter(Boolean)),
     '',

@@ -99,7 +99,7 @@ export const startLlamaServer = () =>
 
 export const startVllm = () =>
   start(
-    path.join(root, '.local/peers/vllm/bin/vllm'),
+    path.join(root, '.local/vllm/bin/vllm'),
     (port) => [
       ...[
         'serve',

@@ -48,7 +48,7 @@ async function compare(url: string, { messages, prompt_tokens, answer_tokens, lo
 
 test('the merged folder, then the adapter on the base', { timeout: 900_000 }, async (context) => {
   const env = { VLLM_CPU_KVCACHE_SPACE: '1', VLLM_NO_USAGE_STATS: '1' }
-  const programs = [path.join(root, '.local/peers/vllm/bin')]
+  const programs = [path.join(root, '.local/vllm/bin')]
   const guide = openGuide('run-huggingface.md', {
     section: 'vLLM',
     url: service.url,

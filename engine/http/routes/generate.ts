@@ -27,7 +27,7 @@ import { type ModelUse, useModel } from './use-model.ts'
 
 export interface GenerationServices {
   models: Models
-  scheduler: Scheduler
+  scheduler: Pick<Scheduler, 'submit' | 'holdBackground'>
   grammars: Grammars
   limits: MemoryLimits
   tokenizer: Tokenizer

@@ -15,6 +15,7 @@ const LoadAdapter = z.looseObject({
   lora_path: Path,
   base_model_name: Name,
   drafts: Path.optional(),
+  checkpoint: Path.optional(),
   ...projectorFile,
 })
 const UnloadAdapter = z.looseObject({ lora_name: Name })
@@ -24,6 +25,7 @@ const LoadModel = z.looseObject({
   matryoshka: z.boolean().optional(),
   keep_original: z.boolean().optional(),
   drafts: Path.optional(),
+  checkpoint: Path.optional(),
   ...projectorFile,
 })
 const UnloadModel = z.looseObject({ name: Name })
@@ -47,6 +49,8 @@ export function listModels(models: Models, limits: MemoryLimits, response: Serve
         draft_tokens: served.drafts?.tokens.length ?? 0,
         bytes: served.adapter ? served.adapter.bytes : served.model.weight_bytes,
         eight_bits: served.model.is_eight_bit_copy,
+        server: served.remote ? 'vllm' : 'engine',
+        server_problem: served.remote_problem,
       }),
     }))
   sendJson(response, 200, { object: 'list', data })

@@ -68,9 +68,18 @@ type CreateScoringContext = (
   batch_tokens?: number,
 ) => Promise<Context>
 
+/** The log-probabilities of a prompt, of the server that computes the model; null: this process does. */
+type RemoteLogprobs = (
+  served: ServedModel,
+  tokens: readonly number[],
+  top: number,
+  signal: AbortSignal,
+) => Promise<TokenLogprobs[]> | null
+
 export interface ScoreServices {
   models: Models
   createScoringContext: CreateScoringContext
+  remoteLogprobs: RemoteLogprobs
   tokenizer: Tokenizer
   features: Features
 }
@@ -85,12 +94,13 @@ export const tooManyScorings = () =>
 
 export interface EchoServices {
   createScoringContext: CreateScoringContext
+  remoteLogprobs: RemoteLogprobs
   scoringQueue: FairQueue
   sideWork: SideWork
 }
 
 export async function scoreTokens(
-  { models, createScoringContext, tokenizer, features }: ScoreServices,
+  { models, createScoringContext, remoteLogprobs, tokenizer, features }: ScoreServices,
   request: IncomingMessage,
   response: ServerResponse,
 ): Promise<void> {
@@ -122,12 +132,9 @@ export async function scoreTokens(
       shown.push(await picturesIn(served, features, prompt, tokens, { account: '', signal: disconnected.signal }))
     const longest = Math.max(...rows.map(({ tokens }) => tokens.length))
     const sees = shown.some(({ pictures }) => pictures.length > 0)
-    const context = await createScoringContext(
-      served,
-      longest,
-      batchTokensMax,
-      sees ? microBatchTokensMax : batchTokensMax,
-    )
+    const context = served.remote
+      ? null
+      : await createScoringContext(served, longest, batchTokensMax, sees ? microBatchTokensMax : batchTokensMax)
     try {
       const scored: ScoredRow[] = []
       let least_ms = Number.POSITIVE_INFINITY
@@ -137,10 +144,13 @@ export async function scoreTokens(
         const logprobs: number[] = []
         const visit = (position: number, logits: Float32Array) =>
           logprobs.push(logits[tokens[position]!]! - logSumExp(logits))
-        least_ms = Math.min(
-          least_ms,
-          await forEachLogits(context, sequence, new Set(targets), vocab.size, visit, disconnected.signal, at_once),
-        )
+        const began_ms = performance.now()
+        const remote = await remoteLogprobs(served, tokens, 0, disconnected.signal)
+        if (remote) logprobs.push(...targets.map((position) => remote[position]!.logprob ?? Number.NEGATIVE_INFINITY))
+        const took_ms = context
+          ? await forEachLogits(context, sequence, new Set(targets), vocab.size, visit, disconnected.signal, at_once)
+          : performance.now() - began_ms
+        least_ms = Math.min(least_ms, took_ms)
         const written = () =>
           tokenizePrompt(tokenizer, vocab, renderChat(served.model, prompt, pictures.length > 0), unbounded)
         scored.push({
@@ -152,7 +162,7 @@ export async function scoreTokens(
       }
       sendJson(response, 200, { rows: scored, least_ms, eight_bits: served.model.is_eight_bit_copy })
     } finally {
-      context.free()
+      context?.free()
     }
   } finally {
     served.active_requests--
@@ -238,7 +248,7 @@ export function promptLogprobs(
 }
 
 async function readPromptLogprobs(
-  { createScoringContext, sideWork }: EchoServices,
+  { createScoringContext, remoteLogprobs, sideWork }: EchoServices,
   served: ServedModel,
   prompt: number[],
   top: number,
@@ -248,6 +258,8 @@ async function readPromptLogprobs(
   if (prompt.length === 1) return tokenLogprobs
   const reader = createLogprobReader(top)
   if (signal.aborted) throw new ApiError('engine_unavailable', 'The caller has left.')
+  const remote = await remoteLogprobs(served, prompt, top, signal)
+  if (remote) return remote
   const context = await createScoringContext(served, prompt.length, batchTokensMax)
   try {
     const positions = new Set(prompt.keys())

@@ -1,6 +1,7 @@
 // What this machine's engine says of itself: its models, its load, its memory.
 import { z } from 'zod'
 import type { Machine } from '../../../contract/machine.ts'
+import type { EngineChoice } from '../../../lib/engine-choice.ts'
 
 /** The engine of `createEngine`. */
 export interface ReadableEngine {
@@ -9,10 +10,20 @@ export interface ReadableEngine {
   problem(): Promise<string | undefined>
   /** The body of a GET; undefined if none runs or it does not answer in time. */
   read(path: string): Promise<string | undefined>
+  /** What computes the answers of text models. */
+  choice: EngineChoice
 }
 
 const Models = z.object({
-  data: z.array(z.object({ id: z.string(), parent: z.string().nullable(), bytes: z.number() })),
+  data: z.array(
+    z.object({
+      id: z.string(),
+      parent: z.string().nullable(),
+      bytes: z.number(),
+      server: z.enum(['engine', 'vllm']),
+      server_problem: z.string().nullable(),
+    }),
+  ),
 })
 /** Time between two looks for a rate. */
 const look_ms = { least: 1000, most: 60_000 }
@@ -60,7 +71,9 @@ export function createEngineState(
       pid: pid ?? null,
       memory_bytes: value('process_resident_memory_bytes') ?? null,
       context_bytes: value('kv_cache_bytes') ?? null,
-      models: models.map(({ id, parent, bytes }) => ({ id, name: names.get(id) ?? null, base: parent, bytes })),
+      models: models.map(({ id, parent, ...model }) => ({ id, name: names.get(id) ?? null, base: parent, ...model })),
+      chosen: engine.choice.vllm === null ? 'engine' : 'vllm',
+      chosen_why: engine.choice.why,
       running: value('sequences_running') ?? 0,
       waiting: value('sequences_waiting') ?? 0,
       tokens_per_second: pid === undefined || tokens === undefined ? null : rateOf(pid, tokens),

@@ -12,6 +12,7 @@ import { createPools, type Pools } from './replicas/pools.ts'
 import { readUpstreams } from './upstreams/settings.ts'
 
 export { createEngine } from './engine/engine.ts'
+export { createCheckpoints } from './engine/weight-files.ts'
 export { createComparison, createScoring } from './fidelity/adapter-verification.ts'
 export type { ServingSet } from './replicas/replica-set.ts'
 
@@ -60,7 +61,8 @@ export function createServingFeature(
       const eight_bits = hub.localOrUndefined(id)?.eight_bits
       return eight_bits && isWide(eight_bits.original_type) ? eight_bits.file : gguf!
     },
-    memory_bytes: config.merged_memory_mb * 1e6,
+    // vLLM computes adapters beside each other as fast as merged weights.
+    memory_bytes: engine.choice.vllm === null ? config.merged_memory_mb * 1e6 : 0,
     after_tokens: config.merge_after_tokens,
   })
   events.on('model.deleted', async (_, { id, gguf, kind, base_model_id }) => {

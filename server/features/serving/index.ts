@@ -1,6 +1,7 @@
 // Serving: what answers a request for a model. What the rest of the service may import.
-export { EngineClient, engineError, type WeightFiles } from './engine/client.ts'
+export { EngineClient, engineError } from './engine/client.ts'
 export { createEngineProcess, engineOptions } from './engine/process.ts'
+export type { WeightFiles } from './engine/weight-files.ts'
 export type { Serving } from './feature.ts'
 export { createScoring } from './fidelity/adapter-verification.ts'
 export { createProbeCheck, type ProbeCheck } from './fidelity/probe-check.ts'

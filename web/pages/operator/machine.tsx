@@ -125,10 +125,19 @@ function Engine({ machine: { engine } }: { machine: MachineState }) {
     >
       <div className="grid gap-4">
         {engine.problem && <Notice tone="bad">{engine.problem}</Notice>}
+        {engine.models.map(
+          ({ id, server_problem }) =>
+            server_problem && (
+              <Notice key={id} tone="warn">
+                {id} is served without vLLM: {server_problem}
+              </Notice>
+            ),
+        )}
         <Facts
           facts={[
             ['Answers', `${formatCount(engine.running)} running, ${formatCount(engine.waiting)} waiting`],
             ['Speed', engine.tokens_per_second === null ? '–' : `${formatNumber(engine.tokens_per_second)} tokens/s`],
+            ['Computed by', `${engine.chosen === 'vllm' ? 'vLLM' : 'the engine'}. ${engine.chosen_why}`],
             ['Memory', formatBytes(engine.memory_bytes)],
             ['Of that, contexts', formatBytes(engine.context_bytes)],
           ]}

@@ -1,11 +1,12 @@
 // HTTP client of the engine. Tracks which models the running instance has loaded, and loads them on demand.
 import { once as nextEvent } from 'node:events'
+import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { ApiError, type ErrorBody, type ErrorCode, errorCodes } from '../../../../contract/errors.ts'
 import { abortable } from '../../../../lib/abortable.ts'
 import { runPeriodically } from '../../../../lib/periodic.ts'
-import type { Artifacts } from '../../../platform/storage/objects/index.ts'
+import type { Hold } from '../../../platform/storage/objects/index.ts'
 import type { Span } from '../../../platform/telemetry/tracing.ts'
 import type { Projector } from '../../hub/index.ts'
 import { readAll, send } from '../http-client/client.ts'
@@ -14,28 +15,12 @@ import type { HttpResponse } from '../http-client/response.ts'
 import { LoadFailure, type ModelStatus, ReplicaFailure, type Target } from '../requests/replica.ts'
 import { type TokenCounts, toTokenCounts } from '../requests/usage-scanner.ts'
 import type { EngineInstance, EngineProcess } from './process.ts'
+import { filesHere, type WeightFiles } from './weight-files.ts'
 
 interface EngineResponse {
   response: HttpResponse
   /** How long the request waited for the engine to start and the model to load. */
   load_ms: number
-}
-
-/** What an engine needs to know of the models that it loads. */
-export interface WeightFiles {
-  /** Fetches weights that are not on this machine. */
-  artifacts: Pick<Artifacts, 'hold'>
-  /** Whether a base is served as it is in its file. Tuned and merged models have no other form. */
-  keepsOriginal(base_id: string): boolean
-  /** The draft file of a tuned model. Called at each load, as the file may be gone by then. */
-  draftFile(model_id: string): Promise<string | undefined>
-}
-
-/** For models whose files are all on this machine. */
-const filesHere: WeightFiles = {
-  artifacts: { hold: async () => ({ release() {} }) },
-  keepsOriginal: () => true,
-  draftFile: async () => undefined,
 }
 
 /** A base or adapter that an engine instance has loaded, or is loading. */
@@ -46,6 +31,8 @@ interface LoadedModel {
   /** Requests in progress on it; requests on an adapter count on its base too. */
   references: number
   used_at: number
+  /** Keeps its files on this disk. */
+  hold?: Hold
 }
 
 /** The engine died before it received the request, so the next instance can get it. */
@@ -56,6 +43,8 @@ const wrongProjector =
   'from the models folder and the base is added again; one that was trained, when the model is trained again.'
 /** How long the exit event may take after a refused connection. */
 const exitNotice_ms = 2000
+/** Beside an adapter's file: the same weights in PEFT's format. */
+const checkpointFolder = 'adapter'
 /** For what an operator looks at. */
 const read_ms = 3000
 const neverAborts = new AbortController().signal
@@ -192,11 +181,22 @@ export class EngineClient {
   }
 
   /** Loads a base or adapter once per instance, shared by concurrent callers; a failed load can be retried. */
-  private loadOnce(instance: EngineInstance, name: string, target: Target, load: () => Promise<void>): LoadedModel {
+  private loadOnce(
+    instance: EngineInstance,
+    name: string,
+    target: Target,
+    load: () => Promise<Hold | null>,
+  ): LoadedModel {
     const models = this.modelsIn(instance)
     const existing = models.get(name)
     if (existing) return existing
-    const created: LoadedModel = { done: load(), status: 'loading', target, references: 0, used_at: Date.now() }
+    const done = load().then((hold) => {
+      if (!hold) return
+      if (models.get(name) !== created || instance.ended.aborted) return hold.release()
+      created.hold = hold
+      instance.ended.addEventListener('abort', () => releaseFiles(created), { once: true })
+    })
+    const created: LoadedModel = { done, status: 'loading', target, references: 0, used_at: Date.now() }
     models.set(name, created)
     created.done.then(
       () => {
@@ -218,8 +218,8 @@ export class EngineClient {
   }
 
   /**
-   * Loads weights that must stay on this disk meanwhile. Later the engine has them open. `model_id`: of the tuned model
-   * that may have drafts.
+   * Loads weights that must stay on this disk meanwhile. Later the engine has them open, but not what vLLM has loaded:
+   * after a crash it reads that again. `model_id`: of the tuned model that may have drafts.
    */
   private async loadFile(
     instance: EngineInstance,
@@ -227,14 +227,18 @@ export class EngineClient {
     path: string,
     body: object,
     model_id: string,
-  ): Promise<void> {
+  ): Promise<Hold | null> {
     const hold = await this.files.artifacts.hold([gguf])
     try {
       const drafts = await this.files.draftFile(model_id)
       await this.command(instance, path, { ...body, ...(drafts && { drafts }) })
-    } finally {
+    } catch (error) {
       hold.release()
+      throw error
     }
+    if ('checkpoint' in body) return hold
+    hold.release()
+    return null
   }
 
   /** Loads the target's base, then its adapter. Both count as in use until the returned `release` is called. */
@@ -258,19 +262,24 @@ export class EngineClient {
       return model.status === 'loaded' ? undefined : traced(abortable(model.done, signal), span)
     }
     try {
-      const loadedBase = this.loadOnce(instance, base.id, { base }, () =>
-        this.loadFile(
+      const loadedBase = this.loadOnce(instance, base.id, { base }, () => {
+        const checkpoint = this.files.checkpoint?.(base.id, gguf)
+        const keep_original = this.files.keepsOriginal(base.id)
+        const body = { name: base.id, path: gguf, keep_original, ...(checkpoint && { checkpoint }) }
+        return this.loadFile(
           instance,
           gguf,
           '/internal/load_model',
-          { name: base.id, path: gguf, keep_original: this.files.keepsOriginal(base.id), ...fieldsOf(projector) },
+          { ...body, ...fieldsOf(projector) },
           base.merged_from ?? base.id,
-        ),
-      )
+        )
+      })
       await use(loadedBase)
       if (adapter) {
         const projectorFields = fieldsOf(adapter.projector)
-        const body = { lora_name: adapter.id, lora_path: adapter.gguf, base_model_name: base.id, ...projectorFields }
+        const checkpoint = this.files.checkpoint && path.join(path.dirname(adapter.gguf), checkpointFolder)
+        const names = { lora_name: adapter.id, base_model_name: base.id }
+        const body = { ...names, lora_path: adapter.gguf, ...(checkpoint && { checkpoint }), ...projectorFields }
         const load = () => this.loadFile(instance, adapter.gguf, '/v1/load_lora_adapter', body, adapter.id)
         await use(this.loadOnce(instance, adapter.id, target, load))
       }
@@ -301,6 +310,7 @@ export class EngineClient {
     const model = models.get(name)
     if (!model) return
     models.delete(name)
+    releaseFiles(model)
     await this.command(
       instance,
       model.target.adapter ? '/v1/unload_lora_adapter' : '/internal/unload_model',
@@ -331,6 +341,11 @@ async function postAndRead(instance: EngineInstance, path: string, payload: stri
     status: response.status,
     text: (await readAll(response).catch((error) => throwUnavailable(error))).toString('utf8'),
   }
+}
+
+function releaseFiles(model: LoadedModel): void {
+  model.hold?.release()
+  delete model.hold
 }
 
 const fieldsOf = (projector: Projector | null | undefined) =>

@@ -1,9 +1,11 @@
 // This machine's engine: its process, its client and its health in one.
 import type { Logger } from 'pino'
-import type { Config } from '../../../config.ts'
-import { EngineClient, type WeightFiles } from './client.ts'
+import { chooseEngine, vllmOptions } from '../../../../lib/engine-choice.ts'
+import { type Config, ConfigError } from '../../../config.ts'
+import { EngineClient } from './client.ts'
 import { createEngineHealth } from './health.ts'
 import { createEngineProcess, engineOptions } from './process.ts'
+import type { WeightFiles } from './weight-files.ts'
 
 export type Engine = ReturnType<typeof createEngine>
 
@@ -16,15 +18,20 @@ interface Options {
   log: Logger
 }
 
-/** Starts nothing yet. */
+/** Starts nothing yet. Throws a ConfigError if vLLM is wanted and not there. */
 export function createEngine({ config, dataDir, threads, files, log }: Options) {
-  const process = createEngineProcess({ dataDir, threads, options: engineOptions(config), log })
+  const choice = chooseEngine(config)
+  if (config.engine === 'vllm' && choice.problem) throw new ConfigError(choice.problem)
+  const options = [...engineOptions(config), ...vllmOptions(choice, config)]
+  const process = createEngineProcess({ dataDir, threads, options, log })
   const client = new EngineClient(process, log, files)
   const health = createEngineHealth(process, client, log)
   /** Replicas of deployments on the same cores. */
   const others = new Set<Pick<EngineClient, 'yieldCores'>>()
   return {
     client,
+    /** What computes, and why. */
+    choice,
     /** Starts it ahead of the first request. */
     start: () => process.instance(),
     stop: () => process.stop(),

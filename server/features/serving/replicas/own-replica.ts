@@ -3,9 +3,10 @@
 import type { Logger } from 'pino'
 import { ApiError } from '../../../../contract/errors.ts'
 import { abortable } from '../../../../lib/abortable.ts'
-import { EngineClient, type WeightFiles } from '../engine/client.ts'
+import { EngineClient } from '../engine/client.ts'
 import { createEngineHealth } from '../engine/health.ts'
 import { createEngineProcess, type EngineProcess } from '../engine/process.ts'
+import type { WeightFiles } from '../engine/weight-files.ts'
 import type { VerifyReplica } from '../fidelity/replica-verification.ts'
 import {
   type ModelStatus,

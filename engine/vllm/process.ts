@@ -1,0 +1,214 @@
+// Supervises one vLLM process, which serves one base: starts it, restarts it when it dies, stops it.
+import { execFile } from 'node:child_process'
+import { mkdtempSync, rmSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { promisify } from 'node:util'
+import type { Logger } from 'pino'
+import { ApiError } from '../../contract/errors.ts'
+import { type Child, childEnv, spawnChild } from '../../lib/child-process.ts'
+import { randomBase62 } from '../../lib/ids.ts'
+import { type Connection, createConnection } from './connection.ts'
+
+/** Weights of hundreds of gigabytes take minutes to read, and a first start compiles. */
+const startTimeout_ms = 30 * 60_000
+const stopTimeout_ms = 15_000
+const poll_ms = 200
+/** The longest break before the next start. */
+const backOff_ms_max = 60_000
+/** After this long without a crash the next start is immediate. */
+const stable_ms = 60_000
+const program = path.join(import.meta.dirname, 'serve.py')
+
+/** One run of the process. Adapters that it has loaded are lost when it ends. */
+export interface Instance {
+  readonly pid: number
+  readonly connection: Connection
+  /** Aborts when the process has ended. */
+  readonly ended: AbortSignal
+  /** Adapters by name: resolved when they are loaded. */
+  readonly adapters: Map<string, Promise<void>>
+}
+
+export interface ProcessOptions {
+  /** The interpreter that has vLLM. */
+  python: string
+  /** What `vllm serve` is started with, without where it listens. */
+  args: readonly string[]
+  log: Logger
+}
+
+export class VllmProcess {
+  private readonly options: ProcessOptions
+  private current: { child: Child; instance: Promise<Instance>; running?: Instance } | undefined
+  private starting: Promise<Instance> | undefined
+  private readonly stopping = new AbortController()
+  private deaths = 0
+  private started_at = 0
+
+  constructor(options: ProcessOptions) {
+    this.options = options
+  }
+
+  running(): Instance | undefined {
+    return this.current?.running
+  }
+
+  /** The running process; starts one if none runs. Throws engine_unavailable with vLLM's reason. */
+  async instance(): Promise<Instance> {
+    if (this.stopping.signal.aborted) throw new ApiError('engine_unavailable', 'The model was unloaded.')
+    if (this.current) return this.current.instance
+    this.starting ??= this.start().finally(() => {
+      this.starting = undefined
+    })
+    return this.starting
+  }
+
+  async stop(): Promise<void> {
+    this.stopping.abort()
+    const child = this.current?.child
+    if (!child) return
+    child.kill('SIGTERM')
+    const ended = await Promise.race([
+      child.ended.then(() => true).catch(() => true),
+      sleep(stopTimeout_ms, false, { ref: false }),
+    ])
+    if (!ended) {
+      child.kill('SIGKILL')
+      killGroup(child.pid)
+    }
+    await child.ended.catch(() => {})
+  }
+
+  /** Ends a process that hangs; it is started again. */
+  kill(instance: Instance): void {
+    if (!instance.ended.aborted) killGroup(instance.pid)
+  }
+
+  private async start(): Promise<Instance> {
+    if (Date.now() - this.started_at > stable_ms) this.deaths = Math.min(this.deaths, 1)
+    if (this.deaths > 1) {
+      const ms = Math.min(backOff_ms_max, 500 * 2 ** this.deaths)
+      await sleep(ms, undefined, { signal: this.stopping.signal, ref: false }).catch(() => {})
+    }
+    if (this.stopping.signal.aborted) throw new ApiError('engine_unavailable', 'The model was unloaded.')
+    return this.launch()
+  }
+
+  private launch(): Promise<Instance> {
+    const { python, args, log } = this.options
+    // Only this user can enter it. A socket's path is limited to 107 characters.
+    const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-vllm-'))
+    const socket = path.join(folder, 'v.sock')
+    const api_key = randomBase62(32)
+    const exited = new AbortController()
+    const output = createTail()
+    this.started_at = Date.now()
+    const child = spawnChild(python, [program, 'serve', ...args, '--uds', socket], {
+      env: vllmEnv(api_key),
+      stdout: (line) => output.add(line),
+      onStderr: (text) => output.add(text),
+      // Those that it started would keep the device, and its output open.
+      onExit: () => killGroup(child.pid),
+    })
+    const connection = createConnection(socket, api_key)
+    const instance = new Promise<Instance>((resolve, reject) => {
+      const fail = (reason: string) => {
+        if (exited.signal.aborted) return
+        exited.abort()
+        connection.close()
+        rmSync(folder, { recursive: true, force: true })
+        killGroup(child.pid)
+        const wasRunning = this.current?.running !== undefined
+        if (this.current?.child === child) this.current = undefined
+        this.deaths++
+        reject(new ApiError('engine_unavailable', `vLLM could not be started: ${reason}`))
+        if (this.stopping.signal.aborted) return
+        log.error({ vllm: child.pid, tail: output.text() }, `vLLM ended: ${reason}`)
+        // A first start that fails is its caller's to handle. In a later tick, so that requests see the failure first.
+        if (wasRunning) setImmediate(() => this.restart())
+      }
+      child.ended.then(
+        ({ status, killed_by }) => fail(output.reason() ?? (killed_by ? `ended by ${killed_by}` : `status ${status}`)),
+        (error: Error) => fail(error.message),
+      )
+      const inTime = AbortSignal.timeout(startTimeout_ms)
+      const wait = async () => {
+        while (!exited.signal.aborted) {
+          if (await connection.answers('/health', AbortSignal.any([exited.signal, inTime]))) {
+            const running: Instance = { pid: child.pid!, connection, ended: exited.signal, adapters: new Map() }
+            if (this.current?.child === child) this.current.running = running
+            return resolve(running)
+          }
+          if (inTime.aborted) return child.kill('SIGKILL')
+          await sleep(poll_ms, undefined, { ref: false })
+        }
+      }
+      void wait()
+    })
+    this.current = { child, instance }
+    instance.catch(() => {})
+    return instance
+  }
+
+  /** Starts it again, with growing breaks, until it runs or is stopped. */
+  private restart(): void {
+    if (this.stopping.signal.aborted) return
+    this.instance().catch(() => this.restart())
+  }
+}
+
+/** Ends vLLM, and the processes that it started, which may outlive it. */
+function killGroup(pid: number | undefined): void {
+  try {
+    if (pid !== undefined) process.kill(-pid, 'SIGKILL')
+  } catch {
+    // All have ended, or there is no group yet.
+  }
+}
+
+function vllmEnv(api_key: string): NodeJS.ProcessEnv {
+  return {
+    ...childEnv(),
+    VLLM_API_KEY: api_key,
+    VLLM_ALLOW_RUNTIME_LORA_UPDATING: 'true',
+    VLLM_NO_USAGE_STATS: '1',
+    // Checkpoints are folders of this machine.
+    HF_HUB_OFFLINE: '1',
+  }
+}
+
+const tail_characters = 8000
+const noReasons = /Engine core initialization failed|See root cause above|WorkerProc initialization failed/
+
+/** The last lines of a program, and the one that says why it ended. */
+function createTail() {
+  let tail = ''
+  let last: string | undefined
+  return {
+    add(text: string) {
+      for (const line of text.split('\n')) {
+        // Behind vLLM's own prefix: (EngineCore pid=1) ERROR 11-28 12:00:00 [core.py:1].
+        const error = /(?:^|[\s\]])(\w*(?:Error|Exception|error): .+)$/.exec(line)?.[1]
+        if (error && !noReasons.test(error)) last = error.slice(0, 500)
+      }
+      tail = `${tail}${text}\n`.slice(-tail_characters)
+    },
+    text: () => tail,
+    reason: () => last,
+  }
+}
+
+/** The version of vLLM that an interpreter has: with `+cpu` at its end where it computes on processors. */
+export async function vllmVersion(python: string): Promise<string> {
+  const script = "import importlib.metadata as m; print(m.version('vllm'))"
+  const { stdout } = await promisify(execFile)(python, ['-c', script], { timeout: 60_000 }).catch((error) => {
+    const last = String(error.stderr || error.message)
+      .trim()
+      .split('\n')
+      .at(-1)
+    throw new Error(`${python} has no vLLM (${last}). Run \`npm run setup -- --with vllm\`.`)
+  })
+  return stdout.trim()
+}
