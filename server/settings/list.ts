@@ -174,7 +174,7 @@ export const settings = {
     z.enum(['auto', 'own', 'vllm']),
     'auto',
     'What computes the answers of text models: own (the built-in engine), vllm (vLLM, which the built-in engine ' +
-      'starts for each base), or auto: vLLM where an NVIDIA GPU and vLLM are, else own; see docs/guides/vllm.md.',
+      'starts for each base), or auto: vLLM where an NVIDIA GPU and vLLM are, else own; see docs/upstreams.md.',
   ),
   vllm_python: computed(
     folder,

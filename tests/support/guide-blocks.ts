@@ -62,7 +62,6 @@ const elsewhere: { file: RegExp; code?: RegExp; by: string }[] = [
   { file: /move-from-openai/, by: 'tests/clients/test_move_guide.py' },
   { file: /run-onnx-in-node/, by: 'tests/clients/onnx.test.ts' },
   { file: /run-gguf/, by: 'tests/peers/llama-guide.test.ts, tests/process/exports-folders.full.test.ts' },
-  { file: /guides\/vllm/, by: 'nobody as written: tests/peers/vllm-child.test.ts runs what they install and start' },
   { file: /run-huggingface/, by: 'tests/peers/vllm-guide.test.ts, tests/process/exports-folders.full.test.ts' },
   { file: /self-host/, code: /^docker/, by: 'nobody: tests/unit/dockerfiles.test.ts reads them' },
   { file: /self-host/, code: /^location/, by: 'nobody: nginx is not run here' },

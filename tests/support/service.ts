@@ -42,6 +42,7 @@ export async function startApp(
     TUNERY_MODELS_DIR: tinyModelsDir(),
     TUNERY_LOG_LEVEL: 'silent',
     TUNERY_THREADS: '1',
+    ...(process.env.TEST_ENGINE === 'vllm' && { TUNERY_ENGINE: 'vllm', TUNERY_ENGINE_OPTIONS: '--cache-mb 300' }),
     // A process that loads libraries beside the tests takes their time.
     TUNERY_PREPARED_TRAINER_SECONDS: '0',
     ...(postgres && { TUNERY_DATABASE_URL: postgres.url }),
