@@ -40,7 +40,7 @@ const missedFrom = 1.2
  * Runs a trace. A replica works on up to twice its target of requests; beyond the target each becomes slower. Removed
  * replicas finish their requests, and cost until then.
  */
-export function simulate(trace: Trace, policy: ScalingPolicy): Outcome {
+export function simulate(trace: Trace, policy: ScalingPolicy, decide: typeof autoscale = autoscale): Outcome {
   const { target_requests: target, min_replicas } = policy
   const newReplica = (ready_at: number): Replica => ({ ready_at, requests: [], draining: false })
   let replicas = Array.from({ length: min_replicas }, () => newReplica(0))
@@ -103,7 +103,7 @@ export function simulate(trace: Trace, policy: ScalingPolicy): Outcome {
     seen = { arrived: arrival, completed: waits.length }
     const from = asked.length
     const start_ms = trace.start_s * 1000
-    const { replicas: to } = autoscale({ now, policy, observations, replicas: from, start_ms, decisions })
+    const { replicas: to } = decide({ now, policy, observations, replicas: from, start_ms, decisions })
     if (to === from) continue
     decisions = [...decisions.filter(({ at }) => at > now - decisionsKept_ms(policy)), { at: now, from, to }]
     changes.push({ at: t, from, to })

@@ -1,6 +1,7 @@
 // The autoscaler: single decisions, and hours of load on a virtual clock.
 import assert from 'node:assert/strict'
 import { before, describe, test } from 'node:test'
+import { ServeRule } from '../../bench/capacity/ray-serve-rule.ts'
 import {
   addObservation,
   autoscale,
@@ -220,6 +221,26 @@ describe('over hours', () => {
         // Ray Serve lets requests wait more than twice as long where it needs fewer.
         assert.ok(replica_seconds <= 1.05 * their_seconds, figuresOfBoth)
       }
+    }
+  })
+
+  test('the figures of Ray Serve are those of its rule, which the capacity simulation calls too', () => {
+    for (const trace of [...syntheticTraces(1).filter(({ name }) => name === 'flapping'), recordedTrace]) {
+      const merged = { ...policy, ...trace.policy }
+      const rule = new ServeRule({
+        min_replicas: merged.min_replicas,
+        max_replicas: merged.max_replicas,
+        target_ongoing_requests: merged.target_requests,
+        upscale_delay_s: merged.up_cooldown_ms / 1000,
+        downscale_delay_s: merged.down_cooldown_ms / 1000,
+        look_back_period_s: 30,
+      })
+      const { replica_seconds, mean_wait_s, changes } = simulate(trace, merged, ({ now, observations, replicas }) => {
+        const { in_flight, waiting } = observations.at(-1)!
+        return { replicas: rule.decide(now / 1000, in_flight + waiting, replicas), reason: '' }
+      })
+      const figures = [replica_seconds, Number(mean_wait_s.toFixed(3)), changes.length]
+      assert.deepEqual(figures, others['Ray Serve']![trace.name], trace.name)
     }
   })
 
