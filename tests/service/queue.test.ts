@@ -16,6 +16,8 @@ import { type Claim, LeaseLost, lease_ms, Queue } from '../../server/platform/qu
 import { requeueAfter } from '../../server/platform/queue/retry-policy.ts'
 import { nextEntry } from '../../server/platform/queue/turns.ts'
 import { createAbortSignals, startWorker } from '../../server/platform/queue/worker.ts'
+import { allowed } from '../support/allowed-time.ts'
+import { until } from '../support/client.ts'
 import { newPostgresDatabase } from '../support/postgres.ts'
 
 let dataDir: string
@@ -483,6 +485,46 @@ test('a worker runs one entry at a time, and stop waits for the handler', async 
   await worker.close()
   assert.equal(running, 0)
   assert.deepEqual(seen, ['a', 'b'])
+})
+
+test('work that nobody told of is found within a second, by one look for the workers of all kinds', async () => {
+  const claims = new Map<string, number>()
+  class CountingQueue extends Queue {
+    override claim(kind: string, ...rest: [string]) {
+      claims.set(kind, (claims.get(kind) ?? 0) + 1)
+      return super.claim(kind, ...rest)
+    }
+  }
+  const counting = new CountingQueue({ db, server: 'server-1', notifications, now: () => time })
+  const handled: string[] = []
+  let tell = () => {}
+  const handle = async (claim: Claim) => {
+    await db.transaction().execute((trx) => counting.finish(trx, claim, 'done'))
+    handled.push(claim.ref)
+    tell()
+  }
+  const kinds = ['work', 'other', 'third', 'fourth']
+  const log = pino({ level: 'silent' })
+  const workers = kinds.map((kind) => startWorker({ queue: counting, kind, log, handle }))
+  for (const [ref, asked] of [
+    ['a', 1],
+    ['b', 3],
+  ] as const) {
+    // It has found nothing, and waits.
+    await until('all to wait', () => kinds.every((kind) => claims.has(kind)) && claims.get('work') === asked)
+    const done = new Promise<void>((resolve) => {
+      tell = resolve
+    })
+    await enqueue(ref)
+    const enqueued_at = performance.now()
+    await done
+    assert.ok(performance.now() - enqueued_at < allowed(1000) + 500)
+  }
+  assert.deepEqual(handled, ['a', 'b'])
+  for (const kind of kinds.slice(1)) assert.equal(claims.get(kind), 1, `${kind} was not asked for again`)
+  const began = performance.now()
+  await Promise.all(workers.map((worker) => worker.close()))
+  assert.ok(performance.now() - began < allowed(500), 'a worker that waits ends at once')
 })
 
 test('the abort signal of work lasts until the work has ended', () => {

@@ -1,7 +1,6 @@
 // Durable queue in the database. An entry is enqueued in the caller's transaction and claimed in one statement, with a
 // lease that heartbeats renew and an attempt number (fencing token): every write of a worker checks its attempt, so a
 // worker that lost its lease can change nothing.
-import { EventEmitter } from 'node:events'
 import { type RawBuilder, sql } from 'kysely'
 import { ApiError } from '../../../contract/errors.ts'
 import type { Notifications } from '../cluster/notifications.ts'
@@ -9,6 +8,7 @@ import { isPostgres } from '../db/dialect.ts'
 import type { Db, Trx } from '../db/open.ts'
 import {
   type ClaimOptions,
+  dueKinds,
   entryThatWaits,
   mayRun,
   nextEntry,
@@ -18,6 +18,9 @@ import {
 } from './turns.ts'
 
 export const lease_ms = 20_000
+
+/** How soon work is found of which no `wake` told: after a missed notification, or when its time has come. */
+export const look_ms = 1000
 
 /** The turn of an account whose work has no time slice: how long an entry that comes back goes before all others. */
 const turn_ms = 600_000
@@ -64,14 +67,18 @@ export class Queue {
   private readonly db: Db
   private readonly notifications: Notifications
   private readonly now: () => number
-  private readonly wakes = new EventEmitter().setMaxListeners(0)
+  /** Workers that wait for work, by kind. */
+  private readonly waiters = new Map<string, Set<() => void>>()
+  private looks: NodeJS.Timeout | undefined
+  private looking = false
+  private lookAgain = false
 
   constructor({ db, server, notifications, now = Date.now }: Options) {
     this.db = db
     this.server = server
     this.notifications = notifications
     this.now = now
-    notifications.on('work', () => this.wakes.emit('wake'))
+    notifications.on('work', () => void this.look())
   }
 
   /** Adds an entry of an account in the caller's transaction. Call `wake` after it has committed. */
@@ -100,20 +107,45 @@ export class Queue {
     this.notifications.publish('work')
   }
 
-  /** Resolves at the next `wake`, after `wait_ms`, or when the signal aborts. */
-  waitForWake(wait_ms: number, signal: AbortSignal): Promise<void> {
+  /**
+   * Resolves when work of this kind may be due, or when the signal aborts. One look at the database, at each `wake` and
+   * each second, is for the workers of all kinds: an idle service asks for nothing else.
+   */
+  waitForWork(kind: string, signal: AbortSignal): Promise<void> {
     return new Promise((resolve) => {
+      const waiters = this.waiters.get(kind) ?? new Set()
       const done = () => {
-        clearTimeout(timer)
-        this.wakes.off('wake', done)
+        waiters.delete(done)
+        if (waiters.size === 0 && this.waiters.get(kind) === waiters) this.waiters.delete(kind)
+        if (this.waiters.size === 0) {
+          clearInterval(this.looks)
+          this.looks = undefined
+        }
         signal.removeEventListener('abort', done)
         resolve()
       }
-      const timer = setTimeout(done, wait_ms)
-      this.wakes.once('wake', done)
+      this.waiters.set(kind, waiters.add(done))
+      this.looks ??= setInterval(() => void this.look(), look_ms)
       signal.addEventListener('abort', done, { once: true })
       if (signal.aborted) done()
     })
+  }
+
+  /** Wakes the workers whose kinds have due entries. */
+  private async look(): Promise<void> {
+    if (this.looking) {
+      this.lookAgain = true
+      return
+    }
+    this.looking = true
+    do {
+      this.lookAgain = false
+      const kinds = [...this.waiters.keys()]
+      // Where the database is away, each claim says so.
+      const due = await dueKinds(this.db, kinds, this.now()).catch(() => kinds)
+      for (const kind of due) for (const done of [...(this.waiters.get(kind) ?? [])]) done()
+    } while (this.lookAgain)
+    this.looking = false
   }
 
   /**

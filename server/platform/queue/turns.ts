@@ -111,6 +111,17 @@ export const entryThatWaits = (kind: string, account_id: string, time: number) =
   select id from candidates where id is not null
   order by coalesce(served_at, 0), id limit 1`
 
+/** Those of these kinds that have a due entry, whoever may run it. */
+export async function dueKinds(db: Db, kinds: readonly string[], time: number): Promise<string[]> {
+  if (kinds.length === 0) return []
+  const each = kinds.map(
+    (kind) => sql`select ${kind} as kind where exists
+      (select 1 from queue_entries where kind = ${kind} and ${isLive} and ${isDue(time)})`,
+  )
+  const { rows } = await sql<{ kind: string }>`${sql.join(each, sql` union all `)}`.execute(db)
+  return rows.map(({ kind }) => kind)
+}
+
 /** The accounts with live entries of a kind. */
 export async function servedAccounts(db: Db, kind: string, time: number): Promise<Account[]> {
   const { rows } = await sql<Account>`

@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { type PeriodicTask, runPeriodically } from '../../../lib/periodic.ts'
 import type { Notifications } from '../cluster/notifications.ts'
@@ -30,6 +31,8 @@ const yielded_max = { ofAccount: 2, inAll: 64 }
 
 /** Between looks at which accounts are suspended. */
 const look_ms = 500
+/** After a claim that failed. */
+const retry_ms = 1000
 
 interface Options {
   queue: Queue
@@ -97,20 +100,21 @@ class QueueWorker implements Worker {
   private readonly yielded = new Map<string, number>()
   private readonly running = new Map<Promise<void>, { account_id: string; suspended: AbortController }>()
   private readonly looping: Promise<void>
-  private readonly looks: PeriodicTask
+  /** While work runs. */
+  private looks: PeriodicTask | undefined
 
   constructor(options: Options) {
     const { queue, kind, name } = options
     this.options = options
     this.name = [queue.server, kind, ...(name ? [name] : [])].join('/')
     this.looping = this.loop()
-    this.looks = runPeriodically(look_ms, () => this.stopSuspended())
   }
 
   async close(): Promise<void> {
     this.stopping.abort()
-    await Promise.all([this.looping, this.looks.close()])
+    await this.looping
     await Promise.all(this.running.keys())
+    await this.looks?.close()
   }
 
   private async work(claim: Claim, turn: Turn, lost: AbortController) {
@@ -161,14 +165,18 @@ class QueueWorker implements Worker {
     const working = this.work(claim, turn, lost).finally(() => {
       turn.end()
       this.running.delete(working)
+      if (this.running.size > 0) return
+      void this.looks?.close()
+      this.looks = undefined
     })
     this.running.set(working, { account_id: claim.account_id, suspended })
+    if (!this.options.claims?.suspended_too)
+      this.looks ??= runPeriodically(look_ms, () => this.stopSuspended(), { delayed: true })
     await Promise.race([working, hasYielded])
   }
 
   /** The one place where work in the background ends with its account's suspension. */
   private async stopSuspended() {
-    if (this.running.size === 0 || this.options.claims?.suspended_too) return
     try {
       const ids = await this.options.queue.suspended([...this.running.values()].map(({ account_id }) => account_id))
       for (const { account_id, suspended } of this.running.values()) if (ids.has(account_id)) suspended.abort()
@@ -186,10 +194,10 @@ class QueueWorker implements Worker {
       try {
         const claim = await this.options.queue.claim(this.options.kind, this.name, this.options.claims)
         if (claim) await this.workUntilYield(claim)
-        else await this.options.queue.waitForWake(1000, this.stopping.signal)
+        else await this.options.queue.waitForWork(this.options.kind, this.stopping.signal)
       } catch (error) {
         this.options.log.error({ err: error }, `claiming work of ${this.options.kind} failed`)
-        await this.options.queue.waitForWake(1000, this.stopping.signal)
+        await sleep(retry_ms, undefined, { signal: this.stopping.signal }).catch(() => {})
       }
     }
   }
