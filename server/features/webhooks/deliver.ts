@@ -87,6 +87,8 @@ export class Deliverer {
   /** Claims and starts due deliveries up to the concurrency limits. */
   private async claimDue(): Promise<void> {
     const { db, now } = this.options
+    // Most of the time nothing is due: a look takes no turn to write.
+    if (!(await store.hasDue(db, now()))) return
     for (const failing of [false, true])
       for (;;) {
         const limit = Math.min(

@@ -113,6 +113,18 @@ export function claim(
   )
 }
 
+/** Whether a delivery is due that nobody attempts now. Whether its webhook may have it is for the claim to say. */
+export async function hasDue(db: Db, now: number): Promise<boolean> {
+  const due = await db
+    .selectFrom('webhook_deliveries')
+    .select('id')
+    .where('next_attempt_at', '<=', now)
+    .where(({ or, eb }) => or([eb('lease_until', 'is', null), eb('lease_until', '<=', now)]))
+    .limit(1)
+    .executeTakeFirst()
+  return due !== undefined
+}
+
 /** Deliveries that have not ended, and when the next one to a webhook that takes them was due (unix ms). */
 export async function backlog(db: Db, now: number): Promise<{ pending: number; due_at: number | undefined }> {
   const pending = await countRows(db.selectFrom('webhook_deliveries').where('next_attempt_at', 'is not', null))
