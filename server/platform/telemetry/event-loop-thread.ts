@@ -27,8 +27,10 @@ setInterval(() => {
     cpu_ms = undefined
     return
   }
-  cpu_ms ??= mainCpuMs()
   const blocked_ms = now - beat_at
+  // Two looks come to one beat: only one that stays away is a reason to read.
+  if (blocked_ms < blocked_ms_min / 2) return
+  cpu_ms ??= mainCpuMs()
   if (blocked_ms < blocked_ms_min || now - looked_at < rest_ms) return
   if (blocked_ms < waiting_ms_min && mainCpuMs() - cpu_ms < blocked_ms / 4) return
   looked_at = now
