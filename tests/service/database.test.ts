@@ -134,7 +134,8 @@ test('a statement that changes nothing needs no sync, but waits for the writes t
   const update = () => db.updateTable('accounts').set({ tier: 'free' }).where('id', '=', 'nobody').execute()
   await update()
   await db.deleteFrom('accounts').where('id', '=', 'nobody').returning('id').execute()
-  assert.equal(syncs, 0)
+  await sql`with none as (select id from accounts) select id from none`.execute(db)
+  assert.equal(syncs, 0, 'nor does a query that is written as text')
   const added = add(db, 'a')
   await until('the row to be committed', async () => (await names()).length === 1)
   let seen = false

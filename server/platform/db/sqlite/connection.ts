@@ -69,14 +69,13 @@ export function openReader(file: string): SQLite.Database {
 /** The condition of lists (dialect.ts). Outside of the reader thread, as in a transaction, they have no deadline. */
 const addNoDeadline = (sqlite: SQLite.Database) => sqlite.function('before_deadline', { deterministic: true }, () => 1)
 
+/** `only_read`: the statement cannot have changed anything, whatever its text begins with. */
+export type StatementResult = QueryResult<unknown> & { only_read?: boolean }
+
 /** Runs one statement and returns a Kysely result. */
-export function runStatement(
-  sqlite: SQLite.Database,
-  sql: string,
-  parameters: readonly unknown[],
-): QueryResult<unknown> {
+export function runStatement(sqlite: SQLite.Database, sql: string, parameters: readonly unknown[]): StatementResult {
   const statement = sqlite.prepare(sql)
-  if (statement.reader) return { rows: statement.all(parameters) }
+  if (statement.reader) return { rows: statement.all(parameters), only_read: statement.readonly }
   const { changes, lastInsertRowid } = statement.run(parameters)
   return { rows: [], numAffectedRows: BigInt(changes), insertId: BigInt(lastInsertRowid) }
 }

@@ -20,7 +20,7 @@ import {
 } from 'kysely'
 import { createConnection, isList, list_ms, listTooSlow, type Connection as SharedConnection } from '../dialect.ts'
 import { createTurns, groupSyncs } from '../turns.ts'
-import { openReader, runStatement, syncWal } from './connection.ts'
+import { openReader, runStatement, type StatementResult, syncWal } from './connection.ts'
 import { startReader, startWriter, type Thread, type ThreadSettings, type WriteRequest } from './thread.ts'
 
 /** The open transaction: the thread that runs it, and the function that releases the write lock. */
@@ -177,13 +177,13 @@ class ThreadedDriver implements Driver {
       : SelectQueryNode.is(query) && this.read(sql, parameters)
     if (rows) return rows
     const release = await this.turns.take()
-    let result: QueryResult<unknown>
+    let result: StatementResult
     try {
       result = await this.currentWriter().send({ kind: 'run', sql, parameters, inside: false })
     } finally {
       release()
     }
-    if (SelectQueryNode.is(query)) return result
+    if (result.only_read) return result
     // Workers look for work several times a second, mostly in vain: a sync wakes three threads beside those that
     // decode.
     if (!changedNothing(query, result)) this.commits++

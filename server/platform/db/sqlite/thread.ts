@@ -1,10 +1,10 @@
 import { parentPort, Worker } from 'node:worker_threads'
 import SQLite from 'better-sqlite3'
-import type { QueryResult } from 'kysely'
+import type { StatementResult } from './connection.ts'
 
 export interface Thread<R> {
   /** Rejects with SQLite's error and code, or with SQLITE_IOERR if the thread has ended. */
-  send(request: R): Promise<QueryResult<unknown>>
+  send(request: R): Promise<StatementResult>
   hasEnded(): boolean
   /** Ends the thread after all earlier requests; resolves when it has ended. */
   close(): Promise<void>
@@ -16,7 +16,7 @@ export const startReader = (settings: ThreadSettings) => startThread<ReadRequest
 /** Starts a thread. It opens the database at its first statement, and retries if that fails. */
 function startThread<R>(script: string, settings: ThreadSettings): Thread<R> {
   const worker = new Worker(new URL(script, import.meta.url), { workerData: settings })
-  const waiting: { resolve: (result: QueryResult<unknown>) => void; reject: (error: Error) => void }[] = []
+  const waiting: { resolve: (result: StatementResult) => void; reject: (error: Error) => void }[] = []
   const ended = Promise.withResolvers<void>()
   let cause: Error | undefined
 
@@ -80,10 +80,10 @@ export type WriteRequest =
   | { kind: 'rollback' }
   | Close
 
-type Reply = { result: QueryResult<unknown> } | { error: { message: string; code?: string | undefined } }
+type Reply = { result: StatementResult } | { error: { message: string; code?: string | undefined } }
 
 /** Runs in a thread: replies to each request with its result or error, except to the last. */
-export function answerRequests<R>(handle: (request: R) => QueryResult<unknown> | undefined): void {
+export function answerRequests<R>(handle: (request: R) => StatementResult | undefined): void {
   parentPort!.on('message', (request: R) => {
     let reply: Reply
     try {

@@ -2,8 +2,7 @@
 // main thread that streams answers. Who commits syncs the disk afterwards (dialect.ts).
 import { parentPort, workerData } from 'node:worker_threads'
 import type SQLite from 'better-sqlite3'
-import type { QueryResult } from 'kysely'
-import { openWriter, runStatement } from './connection.ts'
+import { openWriter, runStatement, type StatementResult } from './connection.ts'
 import { answerRequests, type ThreadSettings, type WriteRequest } from './thread.ts'
 
 const { file, timeout_ms } = workerData as ThreadSettings
@@ -20,7 +19,7 @@ function rollback(): void {
   }
 }
 
-function handle(request: WriteRequest): QueryResult<unknown> | undefined {
+function handle(request: WriteRequest): StatementResult | undefined {
   switch (request.kind) {
     case 'run':
       sqlite ??= openWriter(file, timeout_ms, { syncs: false })
