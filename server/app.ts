@@ -22,7 +22,7 @@ import { addSecurityHooks, type SecuritySettings } from './platform/http/securit
 import type { Limits } from './platform/limits/index.ts'
 import type { WindowCounters } from './platform/redis/window-counter.ts'
 import type { Reserve } from './platform/storage/disk-reserve.ts'
-import { lastRequest } from './platform/telemetry/event-loop.ts'
+import { requestComes } from './platform/telemetry/event-loop.ts'
 import type { ServerMetrics } from './platform/telemetry/metrics.ts'
 import { observeRequests } from './platform/telemetry/requests.ts'
 import type { Tracing } from './platform/telemetry/tracing.ts'
@@ -91,7 +91,7 @@ export async function buildApp(
   observeRequests(app, services.tracing, settings.request_log === 'all')
   app.addHook('onRequest', (request, reply, done) => {
     assumeJson(request)
-    lastRequest.route = `${request.method} ${request.routeOptions.url ?? '(no route)'}`
+    requestComes(`${request.method} ${request.routeOptions.url ?? '(no route)'}`)
     if (!services.stopping.aborted || !request.routeOptions.config.route) return done()
     reply.header('connection', 'close')
     done(new ApiError('shutting_down', 'The service is stopping. Send the request once more in a moment.') as never)

@@ -18,7 +18,7 @@ let beat_at = performance.now()
 let cpu_ms: number | undefined
 let looked_at = Number.NEGATIVE_INFINITY
 
-setInterval(() => {
+function check() {
   const now = performance.now()
   const latest = Atomics.load(beats, 0)
   if (latest !== beat) {
@@ -35,7 +35,18 @@ setInterval(() => {
   if (blocked_ms < waiting_ms_min && mainCpuMs() - cpu_ms < blocked_ms / 4) return
   looked_at = now
   look()
-}, blocked_ms_min / 2)
+}
+
+/** The main thread says when it beats. */
+let checking: NodeJS.Timeout | undefined
+parentPort!.on('message', (message: 'wake' | 'sleep') => {
+  clearInterval(checking)
+  checking = undefined
+  if (message === 'sleep') return
+  beat_at = performance.now()
+  cpu_ms = undefined
+  checking = setInterval(check, blocked_ms_min / 2)
+})
 
 /** CPU time of the main thread; without /proc, always more than before. */
 function mainCpuMs(): number {

@@ -7,6 +7,11 @@ import type { ServerMetrics } from './metrics.ts'
 const blocked_ms_min = 200
 /** Each beat wakes the process, beside the threads that decode. */
 const beat_ms = 100
+/** After so many beats without work nothing beats: the next request, or work that takes time, starts it again. */
+const calmBeats = 50
+/** The most processor time, as a share, of a thread without work. */
+const calmShare = 0.03
+const asleep_ms = 2000
 /** Time between lines of the log that name no stack. The thread bounds those that do. */
 const log_ms = 5000
 /** Frames of a stack in the log. */
@@ -20,15 +25,24 @@ export interface Frame {
 }
 
 /** The route of the request that came last: in most cases the one that blocks. */
-export const lastRequest = { route: '' }
+let lastRoute = ''
+let wake = () => {}
+
+/** Call it when a request comes. */
+export function requestComes(route: string): void {
+  lastRoute = route
+  wake()
+}
 
 interface Options {
   metrics: Pick<ServerMetrics, 'loopBlockedSeconds'>
   log: Logger
+  /** Tests need less patience. */
+  calm_beats?: number
 }
 
-/** Watches until the process ends. */
-export function watchEventLoop({ metrics, log }: Options): void {
+/** Watches until the process ends. Returns whether it beats now. */
+export function watchEventLoop({ metrics, log, calm_beats = calmBeats }: Options): { isAwake(): boolean } {
   const beats = new Int32Array(new SharedArrayBuffer(Int32Array.BYTES_PER_ELEMENT))
   let stack: Frame[] | undefined
   const thread = new Worker(new URL('./event-loop-thread.ts', import.meta.url), {
@@ -61,20 +75,54 @@ export function watchEventLoop({ metrics, log }: Options): void {
     }
     stack = undefined
   }
-  setInterval(() => {
+  /** What came since the last look, where a look was due after `every_ms`. */
+  function look(every_ms: number) {
     const now = performance.now()
     const used = process.threadCpuUsage()
+    const seen = {
+      elapsed_ms: now - beat_at,
+      blocked_ms: Math.round(now - beat_at - every_ms),
+      cpu_ms: Math.round((used.user + used.system - cpu.user - cpu.system) / 1000),
+    }
+    beat_at = now
+    cpu = used
+    return { ...seen, isCalm: seen.cpu_ms <= calmShare * seen.elapsed_ms }
+  }
+  let calm = 0
+  let timer: NodeJS.Timeout
+  let isAwake = false
+  function beat() {
     // One beat later: the thread has told by then what it saw.
     if (pending) report(pending)
     pending = undefined
-    const blocked_ms = Math.round(now - beat_at - beat_ms)
-    const cpu_ms = Math.round((used.user + used.system - cpu.user - cpu.system) / 1000)
-    if (blocked_ms > blocked_ms_min) pending = { blocked_ms, cpu_ms, route: lastRequest.route }
+    const { blocked_ms, cpu_ms, isCalm } = look(beat_ms)
+    if (blocked_ms > blocked_ms_min) pending = { blocked_ms, cpu_ms, route: lastRoute }
     else stack = undefined
-    beat_at = now
-    cpu = used
     Atomics.add(beats, 0, 1)
-  }, beat_ms).unref()
+    calm = isCalm && !pending ? calm + 1 : 0
+    if (calm < calm_beats) return
+    isAwake = false
+    clearInterval(timer)
+    thread.postMessage('sleep')
+    timer = setInterval(doze, asleep_ms).unref()
+  }
+  function doze() {
+    const { blocked_ms, cpu_ms, isCalm } = look(asleep_ms)
+    if (isCalm && blocked_ms <= blocked_ms_min) return
+    if (blocked_ms > blocked_ms_min) pending = { blocked_ms, cpu_ms, route: lastRoute }
+    wake()
+  }
+  wake = () => {
+    calm = 0
+    if (isAwake) return
+    isAwake = true
+    clearInterval(timer)
+    look(beat_ms)
+    thread.postMessage('wake')
+    timer = setInterval(beat, beat_ms).unref()
+  }
+  wake()
+  return { isAwake: () => isAwake }
 }
 
 const isOwn = ({ file }: Frame) => !file.startsWith('node:') && !file.includes('node_modules') && file !== ''
