@@ -5,7 +5,7 @@ import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { ApiError } from '../../contract/errors.ts'
-import { readNvidiaGpus } from '../../lib/nvidia-gpus.ts'
+import { type NvidiaGpu, readNvidiaGpus } from '../../lib/nvidia-gpus.ts'
 import { usableMemory } from '../../lib/usable-memory.ts'
 import type { Model } from '../llama/model.ts'
 import type { RemoteBase } from '../models/models.ts'
@@ -86,7 +86,7 @@ export class VllmBase implements RemoteBase {
     const { python, options: more, log } = options
     const isCpu = (await vllmVersion(python)).endsWith('+cpu')
     const weight_bytes = weightFiles(checkpoint).reduce((sum, file) => sum + statSync(file).size, 0)
-    const device = isCpu ? { total_bytes: usableMemory(), name: 'the processor' } : await firstGpu()
+    const device = isCpu ? { name: 'the processor', total_bytes: usableMemory(), env: {} } : await freestGpu(more)
     const sequences_max = isCpu ? sequencesMax.cpu : sequencesMax.gpu
     const { cache_bytes, context_length } = memoryShare(model, device.total_bytes, options.cache_bytes, sequences_max)
     const share = Math.min(0.95, (weight_bytes + cache_bytes + overhead_bytes) / device.total_bytes)
@@ -102,15 +102,15 @@ export class VllmBase implements RemoteBase {
       ...(isCpu ? ['--enforce-eager'] : []),
       ...more,
     ]
-    const process = new VllmProcess({ python, args, log })
+    const child = new VllmProcess({ python, args, env: device.env, log })
     const began_ms = performance.now()
-    await process.instance().catch(async (error) => {
-      await process.stop()
+    await child.instance().catch(async (error) => {
+      await child.stop()
       throw error
     })
     const seconds = Math.round((performance.now() - began_ms) / 1000)
     log.info({ checkpoint, on: device.name, context_length, cache_bytes, seconds }, 'vLLM serves a base')
-    return new VllmBase(process, log, { context_length, sequences_max, weight_bytes })
+    return new VllmBase(child, log, { context_length, sequences_max, weight_bytes })
   }
 
   /** Loads an adapter now, and again whenever vLLM was restarted. Throws an Error with vLLM's reason. */
@@ -274,10 +274,34 @@ export const weightFiles = (checkpoint: string): string[] =>
     .sort()
     .map((name) => path.join(checkpoint, name))
 
-async function firstGpu(): Promise<{ total_bytes: number; name: string }> {
-  const [gpu] = (await readNvidiaGpus()) ?? []
+/** Where a base is computed, and the environment of a vLLM that shall compute it there. */
+interface Device {
+  name: string
+  total_bytes: number
+  env: NodeJS.ProcessEnv
+}
+
+async function freestGpu(options: readonly string[]): Promise<Device> {
+  return deviceOf((await readNvidiaGpus()) ?? [], process.env.CUDA_VISIBLE_DEVICES, options)
+}
+
+/**
+ * The GPU with the most free memory, so that bases spread over several; those that the operator names, by
+ * CUDA_VISIBLE_DEVICES or by options for several, are left to vLLM.
+ */
+export function deviceOf(
+  gpus: readonly Pick<NvidiaGpu, 'index' | 'name' | 'total_bytes' | 'free_bytes'>[],
+  visible: string | undefined,
+  options: readonly string[],
+): Device {
+  const [freest] = gpus.toSorted((a, b) => (b.free_bytes ?? 0) - (a.free_bytes ?? 0))
+  const isNamed = visible !== undefined || options.some((option) => /^(--[a-z]+-parallel-size|-[a-z]+p)\b/.test(option))
+  const first = gpus.find(({ index }) => String(index) === visible?.split(',')[0]?.trim()) ?? gpus[0]
+  const gpu = isNamed ? first : freest
   if (!gpu?.total_bytes) throw new Error('nvidia-smi shows no GPU, which this build of vLLM needs')
-  return { total_bytes: gpu.total_bytes, name: gpu.name }
+  // CUDA's own order differs from that of nvidia-smi.
+  const env = isNamed ? {} : { CUDA_DEVICE_ORDER: 'PCI_BUS_ID', CUDA_VISIBLE_DEVICES: String(gpu.index) }
+  return { name: gpu.name, total_bytes: gpu.total_bytes, env }
 }
 
 /**

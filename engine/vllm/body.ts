@@ -7,12 +7,13 @@ import type { GenerateBody } from './base.ts'
 
 /** Among the tokens that a mask may leave, such a bias forbids one. */
 const forbidden = -100
+const topPMin = 1e-6
 /** vLLM serves requests of lower numbers first. */
 const backgroundPriority = 1
 
 export function generateBody(model: Model, request: GenerationRequest): GenerateBody {
   const { prompt, max_tokens, sampling, stop, top_logprobs, grammar, control_texts, account, background } = request
-  const { seed, logit_bias, ...parameters } = sampling
+  const { seed, logit_bias, top_p, ...parameters } = sampling
   const bias = new Map(logit_bias)
   // vLLM's grammars take control tokens for the text that they are written with.
   if (grammar) for (const token of controlTokens(model)) if (!control_texts?.has(token)) bias.set(token, forbidden)
@@ -23,6 +24,8 @@ export function generateBody(model: Model, request: GenerationRequest): Generate
     priority: background ? backgroundPriority : 0,
     sampling_params: {
       ...parameters,
+      // vLLM refuses 0, which leaves the likeliest token alone.
+      top_p: Math.max(top_p, topPMin),
       max_tokens,
       ...(seed !== null && { seed: seedOf(seed) }),
       stop_token_ids: endTokens(model),
@@ -30,7 +33,9 @@ export function generateBody(model: Model, request: GenerationRequest): Generate
       // One more, as the token itself takes a place where it is not among the likeliest.
       ...(top_logprobs !== null && { logprobs: top_logprobs + 1 }),
       // A stop sequence that vLLM sees itself ends with the count of cached tokens.
-      ...(stop.length > 0 ? { stop, include_stop_str_in_output: true } : { detokenize: false }),
+      ...(stop.length > 0
+        ? { stop: stop.map((text) => text.toWellFormed()), include_stop_str_in_output: true }
+        : { detokenize: false }),
       ...(grammar && {
         structured_outputs:
           grammar.source.kind === 'ebnf'

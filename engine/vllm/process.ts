@@ -36,6 +36,8 @@ export interface ProcessOptions {
   python: string
   /** What `vllm serve` is started with, without where it listens. */
   args: readonly string[]
+  /** Additional environment, such as the GPU that it sees. */
+  env: NodeJS.ProcessEnv
   log: Logger
 }
 
@@ -97,7 +99,7 @@ export class VllmProcess {
   }
 
   private launch(): Promise<Instance> {
-    const { python, args, log } = this.options
+    const { python, args, env, log } = this.options
     // Only this user can enter it. A socket's path is limited to 107 characters.
     const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-vllm-'))
     const socket = path.join(folder, 'v.sock')
@@ -106,7 +108,7 @@ export class VllmProcess {
     const output = createTail()
     this.started_at = Date.now()
     const child = spawnChild(python, [program, 'serve', ...args, '--uds', socket], {
-      env: vllmEnv(api_key),
+      env: { ...vllmEnv(api_key), ...env },
       stdout: (line) => output.add(line),
       onStderr: (text) => output.add(text),
       // Those that it started would keep the device, and its output open.

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { GenerationRequest } from '../../../engine/batching/generation.ts'
 import type { Model } from '../../../engine/llama/model.ts'
-import { likeliest, memoryShare } from '../../../engine/vllm/base.ts'
+import { deviceOf, likeliest, memoryShare } from '../../../engine/vllm/base.ts'
 import { generateBody } from '../../../engine/vllm/body.ts'
 
 const model = {
@@ -90,4 +90,22 @@ test('KV caches take a quarter of the device or what can be used, and the contex
   assert.equal(long.cache_bytes, 20e9)
   assert.ok(long.context_length < 200_000 && long.context_length > 180_000)
   assert.equal(memoryShare(small, 80e9, 5e8, 32).cache_bytes, 5e8, 'a limit of the operator counts')
+})
+
+test('a base goes to the GPU with the most free memory, unless the operator names GPUs', () => {
+  const gpus = [10e9, 70e9].map((free_bytes, index) => ({ index, name: `GPU ${index}`, total_bytes: 80e9, free_bytes }))
+  assert.equal(deviceOf(gpus, undefined, []).env.CUDA_VISIBLE_DEVICES, '1')
+  assert.deepEqual(deviceOf(gpus, '0,1', []), { name: 'GPU 0', total_bytes: 80e9, env: {} })
+  assert.deepEqual(deviceOf(gpus, undefined, ['--tensor-parallel-size', '2']).env, {})
+  assert.throws(() => deviceOf([], undefined, []), /shows no GPU/)
+})
+
+test('what our API takes and vLLM refuses is changed to what means the same', () => {
+  const { sampling_params } = generateBody(model, {
+    ...request,
+    sampling: { ...request.sampling, top_p: 0 },
+    stop: ['a\ud800'],
+  })
+  assert.ok((sampling_params.top_p as number) > 0)
+  assert.deepEqual(sampling_params.stop, ['a\ufffd'])
 })
