@@ -24,7 +24,7 @@ def train(spec: Spec, folder: Path, protocol: Protocol) -> bool:
     loop, tokenizer, predicted = prepare_run(spec, folder, protocol)
     # These import torch, which `prepare_run` has reported by now.
     from trainer.run.memory import keep_heap, peak_bytes
-    from trainer.run.save import save_result
+    from trainer.run.save import accompany_result, save_result
 
     keep_heap(loop.device)
     if loop.resumed:
@@ -37,10 +37,16 @@ def train(spec: Spec, folder: Path, protocol: Protocol) -> bool:
     else:
         protocol.emit("status", "Training started", phase="training")
     protocol.steps_begin()
-    if not loop.run():
+    together = loop.distributed
+    finished = loop.run()
+    if not (finished and together.sharded):
+        together.part()
+    if not finished:
         return False
     protocol.steps_end()
-    if not loop.distributed.is_first:
+    if together.sharded and not together.is_first:
+        accompany_result(loop, tokenizer)
+    if not together.is_first:
         return True
 
     protocol.emit("status", "Converting the result", phase="converting")

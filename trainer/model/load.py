@@ -23,6 +23,7 @@ from trainer.model import (
     projector,
     quantized,
     served,
+    sharded,
     vision,
 )
 from trainer.model.model import Model, base_of, decoder_of
@@ -78,13 +79,17 @@ def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> Model:
     products are computed in `dtype`. The part of a base that sees pictures stays as it is, in every method, but for the
     projector of a job that names it.
     """
-    base = load_base(spec, device, dtype)
+    base = load_base(spec, torch.device("cpu") if spec.sharded else device, dtype)
     torch.manual_seed(spec.training.seed)
     if spec.method == "full":
         model = with_start_merged(base, spec).train()
         model.served = served.Served(spec, model, device, dtype)
         return autocast(model, device, dtype)
-    return with_adapter(base, spec)
+    model = with_adapter(base, spec)
+    if spec.sharded:
+        gpu.make_deterministic(model, device, strict=False)
+        sharded.shard(model, device)
+    return model
 
 
 def autocast(model: Model, device: torch.device, dtype: torch.dtype) -> Model:
@@ -194,6 +199,10 @@ def with_adapter(base: Model, spec: ModelSpec) -> Model:
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
     model.served = as_served
+    if spec.sharded:
+        # The trainer's own layers keep weights, which are gathered only while their layer computes.
+        as_served.is_exact = True
+        return model.train()
     if not (position_mixers.keeps_apart(model) and fast_layers.install(model)):
         fast_lora.install(model, fast_parts.install(model))
     experts.install(model)

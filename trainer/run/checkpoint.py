@@ -43,7 +43,8 @@ class Written:
 @dataclass
 class State:
     """The full state of a run at a step. `row_losses` [rows, 2]: each row's mean loss when it was first and last
-    trained on, or NaN. `reference`: what a preference training compares with, or empty.
+    trained on, or NaN. `reference`: what a preference training compares with, or empty. `pass_tokens`: the most of a
+    pass.
     """
 
     parameters: dict[str, torch.nn.Parameter]
@@ -51,6 +52,7 @@ class State:
     precision: torch.dtype
     row_losses: torch.Tensor
     reference: torch.Tensor
+    pass_tokens: int
     totals: Totals = field(default_factory=Totals)
     validation: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -81,6 +83,7 @@ def write(folder: Path, state: State, spec: Spec) -> Written:
     run_fields = {
         "fingerprint": spec.fingerprint(),
         "threads": spec.threads,
+        "pass_tokens": state.pass_tokens,
         "precision": str(state.precision).removeprefix("torch."),
     }
     (temporary / "state.json").write_text(
@@ -102,10 +105,20 @@ def write(folder: Path, state: State, spec: Spec) -> Written:
 
 def precision_of(spec: Spec) -> torch.dtype | None:
     """The base's precision in the newest readable checkpoint: a run resumed on another machine continues in it."""
+    return getattr(torch, str(_stored(spec, "precision")), None)
+
+
+def pass_tokens_of(spec: Spec) -> int | None:
+    """The most tokens of a pass in the newest readable checkpoint; None in those of earlier versions."""
+    return _stored(spec, "pass_tokens")
+
+
+def _stored(spec: Spec, name: str) -> Any:
+    """A field of the newest readable checkpoint's state."""
     for candidate in spec.resume_from:
         try:
-            return getattr(torch, json.loads((Path(candidate.path) / "state.json").read_text())["precision"])
-        except (OSError, ValueError, KeyError, AttributeError):
+            return json.loads((Path(candidate.path) / "state.json").read_text()).get(name)
+        except (OSError, ValueError, AttributeError):
             continue
     return None
 

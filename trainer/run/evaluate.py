@@ -17,6 +17,7 @@ from trainer.model.model import Model
 from trainer.model.position_mixers import keeps_apart
 from trainer.model.served import as_served, drafting
 from trainer.model.vision import inputs_of
+from trainer.runtime.distributed import Distributed
 
 
 def forward(model: Model, packed: Pack) -> torch.Tensor:
@@ -79,14 +80,16 @@ def generate_answers(
     max_length: int,
     device: torch.device,
     settings: dict[str, Any] | None = None,
+    distributed: Distributed | None = None,
 ) -> list[str]:
     """Greedy answers of the model as it will be served, to all prompts together, rendered with the variables `settings`
-    of the chat template. Uses no KV cache: answers are short
-    and few.
+    of the chat template. Uses no KV cache: answers are short and few. Processes that share the weights go on with the
+    tokens of the first.
 
     Where training computes with less and faster, its model drafts whole answers, and one pass of the served model finds
     the first token of each that it would not have chosen, which it replaces. Then the rest is drafted again.
     """
+    together = distributed or Distributed.alone()
     was_training = model.training
     model.eval()
     read = [token_ids(messages, tokenizer, open_turn=True, settings=settings) for messages in prompts]
@@ -106,9 +109,11 @@ def generate_answers(
 
     while active := unfinished():
         with drafting(model):
-            _extend(model, sequences, active, [starts[index] + max_tokens for index in active], ends, device)
+            longest = [starts[index] + max_tokens for index in active]
+            _extend(model, sequences, active, longest, ends, device, together)
         with as_served(model):
-            likeliest = _likeliest(model, sequences, active, [confirmed[index] for index in active], device)
+            found = _likeliest(model, sequences, active, [confirmed[index] for index in active], device)
+            likeliest = together.same(found)
         for index, tokens in zip(active, likeliest, strict=True):
             drafted = sequences[index][confirmed[index] :]
             agreed = next((at for at, pair in enumerate(zip(drafted, tokens, strict=True)) if pair[0] != pair[1]), None)
@@ -128,11 +133,14 @@ def _extend(
     longest: list[int],
     ends: set[int],
     device: torch.device,
+    together: Distributed,
 ) -> None:
     """Appends likeliest tokens to the sequences, to an end token or their longest length."""
     bounds = dict(zip(active, longest, strict=True))
     while active:
-        tokens = _likeliest(model, sequences, active, [len(sequences[index]) for index in active], device)
+        tokens = together.same(
+            _likeliest(model, sequences, active, [len(sequences[index]) for index in active], device)
+        )
         for index, (token,) in zip(active, tokens, strict=True):
             sequences[index].append(token)
         active = [

@@ -37,9 +37,8 @@ TRIM_STEPS = 10
 WHOLE_RATE_SHARE = 0.1
 # Rows that are scored before a stop is obeyed and a checkpoint may be written.
 REFERENCE_ROWS = 32
-# The share of a GPU's total memory that passes are sized for. Total, not free memory: a resumed run must make the same
-# passes.
-GPU_SHARE = 0.8
+# The shares of a GPU's memory that passes are sized for: of all of it, and of what was free when the run began.
+GPU_SHARE, FREE_SHARE = 0.8, 0.9
 
 
 def limits_of(config: Any, spec: Spec, device: torch.device, documents: int | None = None) -> Limits:
@@ -55,10 +54,19 @@ def limits_of(config: Any, spec: Spec, device: torch.device, documents: int | No
 def _limits_of_memory(config: Any, spec: Spec, device: torch.device) -> Limits:
     if device.type == "cpu":
         return Limits()
-    shape, budget = memory.shape_of(config), torch.cuda.get_device_properties(device).total_memory * GPU_SHARE
-    for tokens in (32768, 16384, 8192, 4096):
+    budget = torch.cuda.get_device_properties(device).total_memory * GPU_SHARE
+    return limits_within(min(budget, (spec.memory_mb or math.inf) * 1e6 * FREE_SHARE), config, spec, device)
+
+
+def limits_within(budget: float, config: Any, spec: Spec, device: torch.device) -> Limits:
+    """The largest passes of a GPU that take no more than `budget` bytes; those of the checkpoint, if they do: a resumed
+    run makes the same.
+    """
+    shape, begun = memory.shape_of(config), checkpoint.pass_tokens_of(spec)
+    ranks = Distributed().world if spec.sharded else 1
+    for tokens in (*([begun] if begun else []), 32768, 16384, 8192, 4096):
         targets = tokens if memory.head_in_chunks(shape, spec) else Limits.targets
-        if memory.predicted_bytes(shape, spec, 2, tokens, targets, device) < budget:
+        if memory.predicted_bytes(shape, spec, 2, tokens, targets, device, ranks=ranks) < budget:
             return Limits(tokens, targets)
     return Limits(2048, 2048)
 
@@ -95,7 +103,7 @@ class Loop:
         training = spec.training
         self.spec, self.model, self.data, self.device, self.protocol = spec, model, data, device, protocol
         self.folder = folder / "checkpoints"
-        self.distributed, self.predicted = distributed or Distributed(), predicted
+        self.distributed, self.predicted = distributed or Distributed(spec.sharded), predicted
         self.parameters = trainable(model)
         self.optimizer = torch.optim.AdamW(
             rate_groups(self.parameters),
@@ -123,7 +131,7 @@ class Loop:
             for step in range(min(8, self.steps_per_epoch))
         ]
         # A graph has ids at its start, not vectors.
-        capturable = not shown and worth_capturing(model, first, self.limits, device)
+        capturable = not shown and not self.distributed.sharded and worth_capturing(model, first, self.limits, device)
         self.cuda_graphs = CudaGraphs(model, list(self.parameters.values()), device) if capturable else None
         self.objective.set_batches([self.batch(step) for step in range(self.steps_per_epoch)])
         self.validation = Validation(
@@ -136,6 +144,7 @@ class Loop:
             self.limits,
             protocol,
             data.common.asked_with(tokenizer),
+            self.distributed,
         )
         precision = model.get_input_embeddings().weight.dtype
         self.state = State(
@@ -144,6 +153,7 @@ class Loop:
             precision,
             torch.full((len(data.rows), 2), math.nan),
             self.objective.reference,
+            self.limits.tokens,
         )
         self.resumed = checkpoint.resume(self.state, spec, protocol)
         self.totals = self.state.totals
@@ -179,7 +189,7 @@ class Loop:
     def _train(self) -> bool:
         if not self._encode_pictures():
             return False
-        if self.distributed.is_first:
+        if self.distributed.takes_part:
             with self._interruptible():
                 self.validation.answer_with_base(self.device)
         if not self._compute_reference():
@@ -269,7 +279,7 @@ class Loop:
 
     def _evaluate(self) -> bool:
         evaluate = self.validation.evaluate
-        ended = self.distributed.is_first and evaluate(
+        ended = self.distributed.takes_part and evaluate(
             self.totals.step, self.steps_total, self.train_loss, self.parameters, self.device, self._interruptible
         )
         return self.distributed.from_first(ended, self.device)
@@ -321,7 +331,8 @@ class Loop:
         units, weight = objective.units(batch), objective.weight(batch)
         own_indices = self.distributed.shard([unit.tokens for unit in units])
         tables: list[torch.Tensor] = []
-        for group in split([units[index] for index in own_indices], self.limits):
+        groups = split([units[index] for index in own_indices], self.limits)
+        for group in groups:
 
             def loss_of(token_losses: torch.Tensor, group: list[Row] = group) -> torch.Tensor:
                 table = objective.losses(group, token_losses)
@@ -332,6 +343,7 @@ class Loop:
                 self.cuda_graphs.gradients(objective.pack(group, share=False), loss_of)
             else:
                 loss_of(objective.token_losses(self.model, group, self.limits)).backward()
+        self._fill_passes(units, len(groups))
         self.distributed.all_reduce_gradients(list(self.parameters.values()))
         # Read once, at the end: each read waits for the GPU to finish its queue.
         table = torch.cat(tables).tolist() if tables else []
@@ -339,6 +351,19 @@ class Loop:
         table = self.distributed.gather(table, own_indices, len(units), columns, self.device)
         self._record_row_losses(objective.row_losses(batch, iter([line[0] for line in table])))
         return sum(line[0] for line in table) / weight, objective.summary([line[1:] for line in table])
+
+    def _fill_passes(self, units: list[Row], passes: int) -> None:
+        """Computes passes that add nothing until this process has made as many as each of those that share the weights:
+        a layer is gathered from all of them.
+        """
+        if not self.distributed.sharded:
+            return
+        lengths = [unit.tokens for unit in units]
+        shares = [self.distributed.shard(lengths, rank) for rank in range(self.distributed.world)]
+        most = max(len(split([units[index] for index in share], self.limits)) for share in shares)
+        shortest = min(units, key=lambda unit: unit.tokens)
+        for _ in range(most - passes):
+            (self.objective.token_losses(self.model, [shortest], self.limits).sum() * 0).backward()
 
     def _record_row_losses(self, losses: list[tuple[Row, float]]) -> None:
         for row, loss in losses:

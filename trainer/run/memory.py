@@ -203,9 +203,11 @@ def predicted_bytes(
     device: torch.device,
     encoding: float = 0,
     passes: int = 2,
+    ranks: int = 1,
 ) -> float:
     """Peak bytes on the device of a run whose largest pass has `tokens` tokens and `targets` learned ones. `encoding`:
     bytes that the largest picture takes, which is encoded before the first pass. `passes`: of that pass's batch.
+    `ranks`: devices that share the weights; the bytes are those of each.
     """
     on_gpu = device.type == "cuda"
     embeddings, gradients = shape.vocabulary * shape.hidden_size, 0
@@ -262,9 +264,17 @@ def predicted_bytes(
     if spec.projector:
         # What it reads, as kept and in float32, and one product of that size; at most every token is a vector.
         activations += tokens * shape.projector_inputs * (dtype_bytes + 8)
+    shared = ranks > 1
+    if shared:
+        # Embeddings and head are whole, as if they were two; of the layers a part, one that computes, and one that is
+        # gathered ahead, with the buffer that it is gathered in.
+        layered = shape.weights - embeddings - shape.layer_embeddings
+        states += dtype_bytes * (layered / ranks + 3 * layered / shape.layers - layered + embeddings)
+        # Layers keep their inputs, and compute the rest again, one at a time.
+        activations = tokens * (shape.layers * shape.hidden_size * dtype_bytes + saved + transient)
     # The head's logits of learned tokens: as computed, in float32, their gradients and the softmax in between. A frozen
     # head of the family computes them in chunks.
-    if head_in_chunks(shape, spec):
+    if head_in_chunks(shape, spec) and not shared:
         targets = min(targets, CHUNK_TOKENS[device.type])
     logits = targets * shape.vocabulary * (dtype_bytes + 12)
     largest = max(activations + logits, encoding)

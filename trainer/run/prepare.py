@@ -1,5 +1,6 @@
 """Prepares a run up to its first step: the data, the memory check, the model, the loop."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ def prepare_run(spec: Spec, folder: Path, protocol: Protocol) -> "tuple[Loop, To
         from trainer.data.dataset import prepare_splits
         from trainer.data.rows import read_rows
         from trainer.data.tokenizer_identity import require_unchanged
-        from trainer.model import gpu, projector
+        from trainer.model import gpu, projector, sharded
         from trainer.model.load import device_and_dtype, load_config, load_model, load_tokenizer
         from trainer.run import checkpoint, memory
         from trainer.run.loop import Loop, limits_of
@@ -37,9 +38,13 @@ def prepare_run(spec: Spec, folder: Path, protocol: Protocol) -> "tuple[Loop, To
     torch.set_num_threads(spec.threads)
     device, dtype = device_and_dtype()
     gpu.select_device(device)
-    distributed = Distributed()
+    distributed = Distributed(spec.sharded)
     distributed.init_process_group(device)
-    dtype = checkpoint.precision_of(spec) or dtype
+    distributed.watch(protocol)
+    ranks = distributed.world if distributed.sharded else 1
+    # A process alone has all weights; on the CPU, layers that gather their weights compute in float32.
+    spec = replace(spec, sharded=distributed.sharded)
+    dtype = checkpoint.precision_of(spec) or (torch.float32 if spec.sharded and device.type == "cpu" else dtype)
     tokenizer = load_tokenizer(spec)
     require_unchanged(tokenizer, spec)
     config = load_config(spec)
@@ -58,10 +63,12 @@ def prepare_run(spec: Spec, folder: Path, protocol: Protocol) -> "tuple[Loop, To
             "target_modules names the projector, and no row of the dataset has a picture. Leave it out, or train on "
             "rows with pictures.",
         )
+    if spec.sharded:
+        sharded.require_shareable(spec, bool(tokenizer.sight and tokenizer.sight.pictures))
     tokens, targets, passes = memory.largest_pack(data, spec, limits_of(config, spec, device), device)
     encoding = memory.encoding_bytes(tokenizer.sight, 4 if spec.method == "full" else dtype.itemsize)
     shape = memory.shape_of(config)
-    predicted = memory.predicted_bytes(shape, spec, dtype.itemsize, tokens, targets, device, encoding, passes)
+    predicted = memory.predicted_bytes(shape, spec, dtype.itemsize, tokens, targets, device, encoding, passes, ranks)
     # Processes on the CPU share its memory; each GPU has its own.
     memory.require_fits(predicted, memory.available_bytes(device) // (distributed.world if device.type == "cpu" else 1))
 
@@ -82,6 +89,7 @@ def prepare_run(spec: Spec, folder: Path, protocol: Protocol) -> "tuple[Loop, To
         trainable_parameters=sum(parameter.numel() for parameter in loop.parameters.values()),
         device=device.type,
         processes=distributed.world,
+        sharded=distributed.sharded,
         dtype=str(dtype).removeprefix("torch."),
         predicted_memory_mb=round(predicted / 1e6),
         packed=loop.limits.documents is None,

@@ -4,6 +4,7 @@ loss, and writes the answers to draft from.
 
 import json
 import math
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from trainer.run.artifact import convert, write_folder
 from trainer.run.draft_file import write_drafts
 from trainer.run.loop import Loop
 from trainer.run.memory import trim_heap
+from trainer.run.snapshots import Snapshot
 from trainer.runtime.files import sha256_of
 
 # More rows with a high loss than anyone reads; a file of a million rows would take seconds to write.
@@ -48,11 +50,11 @@ def save_result(loop: Loop, tokenizer: Tokenizer, folder: Path) -> dict[str, Any
     # The converter reads files and keeps one core busy, while the model is scored.
     with ThreadPoolExecutor(1) as converter:
         save_state(out / "result", step, loss)
-        for snapshot in validation.recent:
-            if snapshot.step != step and snapshots.restore(snapshot, loop.parameters):
-                save_state(out / f"step-{snapshot.step}", snapshot.step, snapshot.loss)
+        for snapshot in _others(loop, step):
+            save_state(out / f"step-{snapshot.step}", snapshot.step, snapshot.loss)
         drafts = converter.submit(_drafts, loop, out / "drafts.bin")
         base = _base_log_probabilities(loop, examples)
+        loop.distributed.part()
     for result, converted, scores in zip(results, converting, tuned, strict=True):
         artifact = converted.result()
         path = probe.write(artifact.gguf.parent / "probe.json", examples, scores, base)
@@ -75,6 +77,25 @@ def save_result(loop: Loop, tokenizer: Tokenizer, folder: Path) -> dict[str, Any
         "tokens_per_second": round(totals.tokens / totals.seconds, 1),
         "steps": totals.step,
     }
+
+
+def accompany_result(loop: Loop, tokenizer: Tokenizer) -> None:
+    """Computes what `save_result` of the first process does, of whose weights this one has a part."""
+    best = loop.validation.restore_best(loop.parameters)
+    examples = _examples(loop, tokenizer)
+    loop.optimizer.state.clear()
+    probe.log_probabilities(loop.model, examples, loop.device)
+    for _ in _others(loop, best.step if best else loop.totals.step):
+        probe.log_probabilities(loop.model, examples, loop.device)
+    _base_log_probabilities(loop, examples)
+    loop.distributed.part()
+
+
+def _others(loop: Loop, step: int) -> Iterator[Snapshot]:
+    """The kept states but that of `step`, each restored."""
+    for snapshot in loop.validation.recent:
+        if snapshot.step != step and snapshots.restore(snapshot, loop.parameters):
+            yield snapshot
 
 
 def _examples(loop: Loop, tokenizer: Tokenizer) -> list[Example]:

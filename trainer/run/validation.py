@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -15,6 +15,7 @@ from trainer.model.model import Model
 from trainer.run import evaluate, snapshots
 from trainer.run.objective import Objective, in_batches
 from trainer.run.snapshots import Snapshot
+from trainer.runtime.distributed import Distributed
 from trainer.runtime.protocol import Protocol
 from trainer.runtime.spec import Spec
 
@@ -33,13 +34,14 @@ class Validation:
         limits: Limits,
         protocol: Protocol,
         settings: dict[str, Any],
+        distributed: Distributed,
     ) -> None:
         """`settings`: the chat template's variables of the prompts to answer."""
         self.spec, self.model, self.tokenizer, self.rows = spec, model, tokenizer, rows
         self.objective, self.limits, self.protocol, self.settings = objective, limits, protocol, settings
         if rows:
             objective.set_batches(in_batches(rows.rows, spec.training.batch_size))
-        self.folder = folder / "snapshots"
+        self.folder, self.distributed = folder / "snapshots", distributed
         self.best: Snapshot | None = None
         self.recent: list[Snapshot] = []
         self.evaluations_without_improvement = 0
@@ -129,6 +131,7 @@ class Validation:
         if self.rows:
             with interruptible():
                 scores = self.objective.score(self.model, self.rows, self.limits, self.spec.training.batch_size)
+            scores = self.distributed.same(scores)
             loss, figures = scores.loss, scores.figures
             best_loss = self.best.loss if self.best else None
             better = best_loss is None or loss < best_loss
@@ -157,12 +160,15 @@ class Validation:
         )
         if not better and not keep:
             return
-        snapshot = snapshots.save(self.folder, parameters, step, **scores)
+        first = self.distributed.is_first
+        written = snapshots.save(self.folder, parameters, step, **scores) if first else None
+        snapshot = cast(Snapshot, self.distributed.same(written))
         if better:
             self.best = snapshot
         if keep:
             self.recent = [*self.recent, snapshot][-keep:]
-        snapshots.delete_others(self.folder, [*self.recent, *([self.best] if self.best else [])])
+        if first:
+            snapshots.delete_others(self.folder, [*self.recent, *([self.best] if self.best else [])])
 
     def _answers(self, device: torch.device) -> list[str]:
         evaluation = self.spec.evaluation
@@ -170,5 +176,12 @@ class Validation:
             return []
         max_length = self.model.config.get_text_config().max_position_embeddings
         return evaluate.generate_answers(
-            self.model, self.tokenizer, evaluation.prompts, evaluation.answer_tokens, max_length, device, self.settings
+            self.model,
+            self.tokenizer,
+            evaluation.prompts,
+            evaluation.answer_tokens,
+            max_length,
+            device,
+            self.settings,
+            self.distributed,
         )

@@ -43,6 +43,8 @@ class Protocol:
         self.stop_requested = False
         self._can_finish_step = False
         self._interruptible = False
+        # Called before the process ends by a failure that is not the job's, as the loss of another process.
+        self.before_failure: Callable[[], None] = lambda: None
 
     def watch(self) -> None:
         """From now on the process ends with the server, and on SIGTERM."""
@@ -74,6 +76,10 @@ class Protocol:
         """Writes a line, whole even where threads emit at once. Ends the process if nobody reads."""
         if self._quiet and type != "error":
             return
+        self.emit_for_all(type, message, **data)
+
+    def emit_for_all(self, type: str, message: str, **data: object) -> None:
+        """The same, also of a process that is quiet."""
         line = json.dumps({"type": type, "message": message, "data": data}, allow_nan=False) + "\n"
         remaining = line.encode()
         with self._lock:
@@ -118,6 +124,8 @@ def run_program(
         traceback.print_exc()
         if explain and (error := explain(problem)):
             protocol.emit("error", str(error), code=error.code, **error.data)
+        else:
+            protocol.before_failure()
         status = EXIT_FAILED
     exit_process(status)
 

@@ -91,6 +91,8 @@ class ModelSpec:
     projector: bool = False
     # Whether the result is merged into the base's weights: the engine cannot serve adapters of this base.
     merge: bool = False
+    # Whether the processes of the run share the base's weights, instead of having all of them each.
+    sharded: bool = False
 
     @property
     def makes_adapter(self) -> bool:
@@ -125,6 +127,8 @@ class Spec(ModelSpec):
     resume_from: list[Candidate]
     evaluation: Evaluation = field(default_factory=Evaluation)
     tokenizer: TokenizerIdentity | None = None
+    # What the run may take of a GPU's memory, in MB; null: what there is.
+    memory_mb: float | None = None
 
     def fingerprint(self) -> str:
         """Hash of everything that decides the weights. A checkpoint with another fingerprint belongs to another run."""

@@ -80,8 +80,9 @@ def children(parent: int, command: str) -> list[int]:
 
 
 @pytest.mark.full
-def test_stopped_processes_leave_one_checkpoint_and_resume_from_it(job):
-    folder = job("stopped", training={"epochs": 2000}, checkpoint={"every_steps": None})
+@pytest.mark.parametrize("sharded", [False, True])
+def test_stopped_processes_leave_one_checkpoint_and_resume_from_it(job, sharded):
+    folder = job("stopped", training={"epochs": 2000}, checkpoint={"every_steps": None}, sharded=sharded)
     process = start(folder, 2)
     for line in process.stdout:
         event = json.loads(line)
@@ -95,6 +96,7 @@ def test_stopped_processes_leave_one_checkpoint_and_resume_from_it(job):
         "again",
         training={"epochs": 2000},
         checkpoint={"every_steps": None},
+        sharded=sharded,
         resume_from=[{name: written[name] for name in ("path", "sha256", "step")}],
     )
     (again / "spec.json").write_text((again / "spec.json").read_text().replace("again.jsonl", "stopped.jsonl"))

@@ -1,14 +1,18 @@
 """A run's memory is predicted before loading, and a run that cannot fit is refused with the numbers."""
 
+import json
+from dataclasses import replace
+
 import pytest
 import torch
 
 from trainer.data.packing import Limits, pack
-from trainer.model.load import load_tokenizer
+from trainer.model.load import load_config, load_tokenizer
 from trainer.run import memory, save
+from trainer.run.loop import limits_within
 from trainer.run.prepare import prepare_run
 from trainer.runtime.errors import JobError
-from trainer.runtime.spec import read_spec
+from trainer.runtime.spec import Candidate, read_spec
 from trainer.tests.conftest import Recorder
 from trainer.tests.make_tiny import TOKENIZER
 from trainer.tests.test_preferences import PAIRS, lines
@@ -113,3 +117,15 @@ def test_the_result_is_converted_without_the_optimizers_moments(job, loop_of, mo
     monkeypatch.setattr(save, "convert", converting)
     save.save_result(loop, load_tokenizer(loop.spec), folder)
     assert states == [0]
+
+
+def test_passes_on_a_gpu_take_what_the_run_may_and_are_those_of_the_checkpoint(job, tmp_path):
+    gpu = torch.device("cuda")
+    spec = read_spec(job("first"))
+    config = load_config(spec)
+    enough = memory.predicted_bytes(memory.shape_of(config), spec, 2, 8192, 8192, gpu) + 1
+    assert [limits_within(budget, config, spec, gpu).tokens for budget in (1e12, enough, 0)] == [32768, 8192, 2048]
+    (tmp_path / "state.json").write_text(json.dumps({"pass_tokens": 5000}))
+    begun = replace(spec, resume_from=[Candidate(str(tmp_path), "", 1)])
+    assert limits_within(1e12, config, begun, gpu).tokens == 5000
+    assert limits_within(0, config, begun, gpu).tokens == 2048, "they no longer fit"
