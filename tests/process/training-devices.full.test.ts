@@ -1,8 +1,11 @@
 // Several trainings at once, each on a device of its own: who waits, and that devices come back whatever ends a run.
 import assert from 'node:assert/strict'
 import { after, test } from 'node:test'
+import type { JobEvent } from '../../contract/fine-tuning.ts'
+import { packaged } from '../support/bases.ts'
 import { type Client, client, colourRows, until } from '../support/client.ts'
 import { alive, children, dataFolder } from '../support/server.ts'
+import { startApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
 const folder = dataFolder('devices', { TUNERY_TRAINING_DEVICES: 'cpu0=4000,cpu1=4000', TUNERY_CHECKPOINT_SECONDS: '1' })
@@ -66,4 +69,27 @@ test('two jobs train at once on two devices, given back by killed trainers and s
   assert.deepEqual([status, waits_for], ['completed', null])
   await until('all devices to be free', async () => (await holders()).every((id) => id === null))
   assert.equal(await second.end('SIGTERM'), 0)
+})
+
+test('a base that fits no device is shared by two, as its estimate says, and its result is served', async (t) => {
+  const app = await startApp({ TUNERY_TRAINING_DEVICES: 'cpu0=3500,cpu1=3500', TUNERY_MODELS_DIR: packaged.models })
+  t.after(() => app.stop())
+  const body = {
+    model_id: packaged.id,
+    dataset_id: (await app.upload(colourRows(16))).body.id,
+    config: { training_config: { epochs: 2, batch_size: 8 } },
+  }
+  const estimate = (await app.api('POST', '/fine-tuning/jobs/estimate', body)).body
+  assert.deepEqual([estimate.devices, estimate.fits, estimate.seconds], [2, true, null])
+  const { id } = (await app.api('POST', '/fine-tuning/jobs', body)).body
+  const job = await app.untilEnded(id)
+  assert.equal(job.status, 'completed', JSON.stringify(job.error))
+  const events: JobEvent[] = []
+  for await (const event of app.events(id)) events.push(event)
+  assert.ok(events.some(({ message }) => message === 'The job is running on cpu0, cpu1.'))
+  const prepared = events.find(({ data }) => data?.processes !== undefined)
+  assert.deepEqual([prepared?.data?.processes, prepared?.data?.sharded], [2, true])
+  const messages = [{ role: 'user', content: 'code of blue?' }]
+  const answer = await app.api('POST', '/chat/completions', { model: job.model, messages, max_tokens: 4 })
+  assert.equal(answer.status, 200, JSON.stringify(answer.body))
 })

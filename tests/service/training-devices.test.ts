@@ -47,7 +47,7 @@ test('a job that fits on no device is refused as it is created, with what it tak
   const { create, devicesOf } = await appWith(t, 'cpu0=500,cpu1=400')
   const { status, body } = await create({ method: 'qlora' })
   assert.deepEqual([status, body.error.code], [400, 'invalid_request'])
-  assert.match(body.error.message, /would take about \d\.\d GB of memory, and the largest of 2 devices has 0\.5 GB/)
+  assert.match(body.error.message, /would take at least \d\.\d GB of memory, and the largest of 2 devices has 0\.5 GB/)
   assert.deepEqual(await devicesOf(), [
     { name: 'cpu0', memory_bytes: 500e6, free_bytes: 500e6, job_id: null },
     { name: 'cpu1', memory_bytes: 400e6, free_bytes: 400e6, job_id: null },

@@ -153,7 +153,7 @@ for base in json.load(sys.stdin):
         sizes = replace(sizes, **counts, experts_chosen=experts["chosen"], linear_lora=experts["linear_lora"])
     spec = SimpleNamespace(method=base["method"], lora=SimpleNamespace(r=16, experts=False), projector=False)
     device = torch.device("cuda" if base["device"] == "gpu" else "cpu")
-    results.append(memory.predicted_bytes(sizes, spec, 2, 2048, 512, device))
+    results.append(memory.predicted_bytes(sizes, spec, 2, 2048, 512, device, ranks=base["devices"]))
 print(json.dumps(results))
 `
 test('the memory of a training is what the trainer predicts', async () => {
@@ -173,10 +173,18 @@ test('the memory of a training is what the trainer predicts', async () => {
   const asked = entries.flatMap(({ id, family, parameters, active_parameters = parameters, shape }) =>
     shape && !family.endsWith('_vl')
       ? (['cpu', 'gpu'] as const).flatMap((device) =>
-          (['lora', 'qlora', 'full'] as const).map((method) => ({
+          (
+            [
+              ['lora', 1],
+              ['lora', 4],
+              ['qlora', 1],
+              ['full', 1],
+            ] as const
+          ).map(([method, devices]) => ({
             id,
             device,
             method,
+            devices,
             family,
             parameters,
             active_parameters,
@@ -189,9 +197,10 @@ test('the memory of a training is what the trainer predicts', async () => {
   const run = promisify(execFile)(path.join(root, '.local/python/bin/python'), ['-c', program], { cwd: root })
   run.child.stdin!.end(JSON.stringify(asked))
   const predicted: number[] = JSON.parse((await run).stdout)
-  for (const [index, { id, device, method, ...base }] of asked.entries()) {
-    const ratio = trainingBytes(base, method, { device, bf16: true }) / predicted[index]!
-    assert.ok(ratio > 0.99 && ratio < 1.01, `${id} ${method} on a ${device}: ${ratio}`)
+  for (const [index, { id, device, method, devices, ...base }] of asked.entries()) {
+    const run = { rank: 16, tokens: 2048, learned: 512, devices }
+    const ratio = trainingBytes(base, method, { device, bf16: true }, run) / predicted[index]!
+    assert.ok(ratio > 0.99 && ratio < 1.01, `${id} ${method} on ${devices} ${device}: ${ratio}`)
   }
 })
 

@@ -1,9 +1,12 @@
 // Devices of trainings: which the machine has, on how many a job runs, and who holds which.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import type { ResolvedConfig } from '../../contract/fine-tuning.ts'
 import type { NvidiaGpu } from '../../lib/nvidia-gpus.ts'
 import { readConfig } from '../../server/config.ts'
+import { Hub } from '../../server/features/hub/service.ts'
 import { type Device, readDevices } from '../../server/features/jobs/devices/list.ts'
+import { needOf } from '../../server/features/jobs/devices/need.ts'
 import { type Need, planFor } from '../../server/features/jobs/devices/plan.ts'
 import { DevicePool, type Place } from '../../server/features/jobs/devices/pool.ts'
 
@@ -68,7 +71,7 @@ const device = (name: string, memory_mb: number | null, free_mb = memory_mb): De
 const need = (
   alone_mb: number | null,
   shared: Need['shared'] = (devices) => 2000 + (alone_mb ?? 0) / devices,
-): Need => ({ alone_mb, shared })
+): Need => ({ alone_mb, least_mb: alone_mb && alone_mb - 5000, shared })
 const four = ['a', 'b', 'c', 'd'].map((name) => device(name, 40_000))
 
 test('a training runs on one device, else on as few as can share it, and is refused where all are too small', () => {
@@ -85,10 +88,40 @@ test('a training runs on one device, else on as few as can share it, and is refu
   assert.deepEqual(runs(30_000, [device('a', 40_000), device('b', 10_000)], 2), [1, false])
   assert.match(
     String(runs(200_000)),
-    /about 200.0 GB of memory, and the largest of 4 devices has 38.0 GB for it. Shared by all 4, it would take 52.0 GB/,
+    /at least 195.0 GB of memory, and the largest of 4 devices has 38.0 GB for it. Shared by all 4, it would take 52.0/,
   )
-  const unshared = planFor(need(60_000, 'qlora is trained on one device.'), four, 1)
-  assert.match('refused' in unshared ? unshared.refused : '', /38.0 GB for it. qlora is trained on one device. Take/)
+  const unshared = (mb: number) => planFor(need(mb, 'Several devices cannot share a training by qlora.'), four, 1)
+  assert.match(JSON.stringify(unshared(60_000)), /has 38.0 GB for it. Several devices cannot share a training by qlora/)
+  assert.deepEqual(
+    unshared(40_000),
+    { devices: 1, needed_mb: 35_000, available_mb: 38_000, sharded: false },
+    'its rows may be short',
+  )
+})
+
+test('of a base of 7 billion weights three GPUs with 17 GB share the weights, and one with 40 GB has them all', () => {
+  const hub = new Hub('/none', () => ({}) as never, {})
+  const value = <T>(value: T) => ({ value, source: 'default' as const })
+  const resolve = (method: 'lora' | 'qlora') =>
+    ({
+      method: value(method),
+      method_options: { objective: value('sft') },
+      lora_config: { r: value(16), experts: value(false) },
+      training_config: { max_length: value(1024) },
+    }) as unknown as ResolvedConfig
+  const runs = (method: 'lora' | 'qlora', memory_mb: number, count: number) => {
+    const devices = Array.from({ length: count }, (_, index) => device(String(index), memory_mb))
+    const plan = planFor(needOf(hub, 'Qwen/Qwen2.5-7B-Instruct', resolve(method), 'gpu'), devices, 1)
+    return 'refused' in plan ? plan.refused : [plan.devices, plan.sharded]
+  }
+  assert.deepEqual(runs('lora', 40_000, 4), [1, false])
+  assert.deepEqual(runs('lora', 17_000, 4), [3, true])
+  assert.deepEqual(runs('lora', 24_000, 1), [1, false], 'with short rows')
+  assert.match(
+    String(runs('lora', 12_000, 2)),
+    /at least 1\d\.\d GB.*Shared by all 2, it would take 1\d\.\d GB of each/,
+  )
+  assert.match(String(runs('qlora', 4000, 2)), /Several devices cannot share a training by qlora/)
 })
 
 function poolOf(devices: Device[]) {

@@ -73,6 +73,8 @@ export interface Machine {
   cores: number
   /** What the smallest GPU has, else the machine or its control group. */
   memory_bytes: number
+  /** GPUs that may share the weights of a base; by default one. */
+  devices?: number
 }
 
 /** The sizes of a run that decide its memory: its rank, and tokens and learned tokens of its largest pass. */
@@ -80,6 +82,8 @@ export interface RunSizes {
   rank: number
   tokens: number
   learned: number
+  /** Devices that share the weights of its base; the bytes are those of each. */
+  devices?: number
 }
 /** The run that the hub's figures are of. */
 const shownRun: RunSizes = { rank: 16, tokens: 2048, learned: 512 }
@@ -105,6 +109,7 @@ export function trainingBytes(
   const weights = base.shape.weights ?? base.parameters - vision_weights
   const qkv = base.shape.qkv_size ?? head_size * (heads + 2 * kv_heads)
   const gpu = device === 'gpu'
+  const { devices = 1 } = run
   const inChunks = method !== 'full' && hasFastLayers(base.family)
   let dtype = bf16 ? 2 : 4
   let states: number
@@ -131,9 +136,23 @@ export function trainingBytes(
     saved += experts.chosen * hidden * (dtype + 2 * number) + 6 * experts.size * number
   }
   const transient = 8 * hidden * 4 + 6 * mlp * dtype
-  const learned = inChunks ? Math.min(run.learned, chunk_tokens[device]) : run.learned
-  const activations = run.tokens * (layers * saved + transient)
+  let activations = run.tokens * (layers * saved + transient)
+  if (devices > 1) {
+    const embeddings = vocabulary * hidden
+    const layered = weights - embeddings - layer_embeddings
+    states += dtype * (layered / devices + (3 * layered) / layers - layered + embeddings)
+    activations = run.tokens * (layers * hidden * dtype + saved + transient)
+  }
+  const learned = inChunks && devices === 1 ? Math.min(run.learned, chunk_tokens[device]) : run.learned
   return program_bytes[device] + states + gradients + activations + learned * vocabulary * (dtype + 12)
+}
+
+/** Whether a machine can train a base: on one device or, by lora, on several that share its weights. */
+function fitsTraining(base: Sized, method: Method, machine: Machine): boolean {
+  const { devices: all = 1, memory_bytes } = machine
+  return [1, ...(method === 'lora' && all > 1 ? [all] : [])].some(
+    (devices) => trainingBytes(base, method, machine, { ...shownRun, devices }) <= memory_bytes,
+  )
 }
 
 /** Slots of a base's first context and its compute buffers: engine/batching/slot-sizes.ts and runner-pool.ts. */
@@ -183,7 +202,12 @@ export function needsOf(options: NeedsOptions): Model['needs'] {
   const { base, trainable, weights_bytes, download_bytes, machine, free_disk_bytes } = options
   const need = (bytes: number, available: number): Need => ({ mb: Math.round(bytes / 1e6), fits: bytes <= available })
   const training = (method: Method) =>
-    base && trainable ? need(trainingBytes(base, method, machine), machine.memory_bytes) : null
+    base && trainable
+      ? {
+          ...need(trainingBytes(base, method, machine), machine.memory_bytes),
+          fits: fitsTraining(base, method, machine),
+        }
+      : null
   return {
     lora: training('lora'),
     qlora: training('qlora'),

@@ -19,9 +19,11 @@ import type { Machine } from './memory.ts'
  */
 const min_bytes_per_weight = { lora: 2, qlora: 0.55, full: 16 } as const satisfies Record<Method, number>
 
-/** The methods that a text model of this size allows in `memory_bytes`. */
-export const methodsFor = (parameters: number, memory_bytes: number): Method[] =>
-  (['lora', 'qlora', 'full'] as const).filter((method) => parameters * min_bytes_per_weight[method] <= memory_bytes)
+/** The methods that a text model of this size allows in `memory_bytes` of each device; several share it by lora. */
+export const methodsFor = (parameters: number, memory_bytes: number, devices = 1): Method[] =>
+  (['lora', 'qlora', 'full'] as const).filter(
+    (method) => parameters * min_bytes_per_weight[method] <= memory_bytes * (method === 'lora' ? devices : 1),
+  )
 
 /** Vision-language architectures, as transformers names them, whose pictures are tested against transformers. */
 const testedFamilies = ['idefics3', 'smolvlm', 'qwen2_5_vl', 'qwen3_vl', 'gemma3']
@@ -69,7 +71,7 @@ export async function trainingMachine(readGpus = readNvidiaGpus): Promise<Machin
   const sizes = ((await readGpus()) ?? []).map(({ total_bytes }) => total_bytes)
   const cores = usableCores()
   if (sizes.length > 0 && sizes.every((bytes) => bytes !== null))
-    return { device: 'gpu', bf16: true, cores, memory_bytes: Math.min(...sizes) }
+    return { device: 'gpu', bf16: true, cores, memory_bytes: Math.min(...sizes), devices: sizes.length }
   return { device: 'cpu', bf16: multipliesInBf16(), cores, memory_bytes: usableMemory() }
 }
 

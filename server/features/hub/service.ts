@@ -333,7 +333,9 @@ export class Hub {
       license_url: entry?.license_url ?? null,
       gated: entry?.gated ?? false,
       huggingface_id: entry ? id : null,
-      methods: trainable ? methodsFor(parameters, memory_bytes).filter((method) => mayWork(tested, method)) : [],
+      methods: trainable
+        ? methodsFor(parameters, memory_bytes, machine.devices).filter((method) => mayWork(tested, method))
+        : [],
       merges_adapters: base?.merges_adapters ?? false,
       needs: needsOf({
         base: sized,

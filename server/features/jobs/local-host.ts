@@ -46,7 +46,12 @@ export function createLocalHost({
       devices.take(id, account_id, base_model_id, readResolvedConfig(resolved_config_json)),
     async train(claim, job, { stopping, stopRequested, turnOver, failed, place, env, log_fields, onEvent, onSlowed }) {
       const common = await specs.ofJob(job, claim)
-      const spec = { ...common, checkpoint: { ...common.checkpoint, min_free_mb } }
+      const spec = {
+        ...common,
+        sharded: place?.sharded ?? false,
+        memory_mb: place?.memory_mb ?? null,
+        checkpoint: { ...common.checkpoint, min_free_mb },
+      }
       const hold = await artifacts.hold(filesOfSpec(spec))
       const onStarted: ProgramRun['onStarted'] = (pid) => cores.watch(pid, onSlowed)
       const asked = AbortSignal.any([stopping, stopRequested, turnOver, failed])

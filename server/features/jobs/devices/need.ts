@@ -3,24 +3,41 @@ import type { ResolvedConfig } from '../../../../contract/fine-tuning.ts'
 import type { Hub } from '../../hub/index.ts'
 import type { Need } from './plan.ts'
 
-/** The smallest pass that a run on a GPU makes, unless a row is longer: limits_of of trainer/run/loop.py. */
-const least_tokens = 2048
+/** The smallest limit of a pass of a run on a GPU, unless a row is longer: limits_of of trainer/run/loop.py. */
+const pass_tokens = 2048
+/** A pass over a batch of very short rows. */
+const short_tokens = 256
 
-/** The least that a run takes: the trainer makes larger passes where there is more memory. */
+/** The trainer makes larger passes where there is more memory. */
 export function needOf(
   hub: Pick<Hub, 'trainingBytes' | 'get'>,
   base_model_id: string,
-  { method, lora_config, training_config }: ResolvedConfig,
+  resolved: ResolvedConfig,
   device: 'cpu' | 'gpu',
 ): Need {
+  const { lora_config, training_config } = resolved
   const tokens = Math.max(
-    least_tokens,
+    pass_tokens,
     Math.min(training_config.max_length.value, hub.get(base_model_id).context_length),
   )
-  const run = { rank: lora_config?.r.value ?? 0, tokens, learned: tokens }
-  const bytes = hub.trainingBytes(base_model_id, method.value, device, run)
-  return {
-    alone_mb: bytes === undefined ? null : Math.round(bytes / 1e6),
-    shared: 'One training over several devices is not supported.',
+  const megabytes = (devices: number, pass = tokens) => {
+    const run = { rank: lora_config?.r.value ?? 0, tokens: pass, learned: pass, devices }
+    const bytes = hub.trainingBytes(base_model_id, resolved.method.value, device, run)
+    return bytes === undefined ? null : Math.round(bytes / 1e6)
   }
+  const problem = unshareable(resolved, hub.get(base_model_id).merges_adapters)
+  return {
+    alone_mb: megabytes(1),
+    least_mb: megabytes(1, short_tokens),
+    shared: problem ? `Several devices cannot share ${problem}.` : (devices) => megabytes(devices)!,
+  }
+}
+
+/** What devices cannot share of a training: require_shareable of trainer/model/sharded.py. */
+function unshareable({ method, method_options, lora_config, projector }: ResolvedConfig, merges: boolean) {
+  if (method.value !== 'lora') return `a training by ${method.value}`
+  if (method_options.objective.value !== 'sft') return 'a training on preferences'
+  if (lora_config?.experts.value) return 'adapters of experts'
+  if (projector?.value) return 'the training of a projector'
+  return merges ? 'a training whose result is merged into its base' : undefined
 }

@@ -13,6 +13,8 @@ export interface Place {
   processes: number
   /** Whether they share the weights. */
   sharded: boolean
+  /** What each has free for it; null: not known. */
+  memory_mb: number | null
   /** Gives the devices back. Only the first call counts. */
   release(): void
 }
@@ -136,6 +138,7 @@ export class DevicePool {
       env: envOf(devices),
       processes: onCores && !plan.sharded ? this.options.processes : devices.length,
       sharded: plan.sharded,
+      memory_mb: finite(Math.min(...devices.map(freeOf))),
       release: () => {
         if (released) return
         released = true
@@ -170,6 +173,7 @@ export class DevicePool {
 }
 
 const freeOf = ({ free_mb }: Device) => free_mb ?? Number.POSITIVE_INFINITY
+const finite = (mb: number) => (mb === Number.POSITIVE_INFINITY ? null : mb)
 const fits = ({ needed_mb }: Plan, free_mb: number | null) =>
   needed_mb === null || free_mb === null || needed_mb <= free_mb
 
