@@ -94,3 +94,16 @@ def test_whoever_uses_the_compiler_gets_it(use, prints):
 @pytest.mark.full
 def test_one_of_several_processes_has_distributed_tensors():
     assert run("print('torch.distributed.tensor' in sys.modules)", WORLD_SIZE="2") == "True"
+
+
+@pytest.mark.full
+def test_imports_ask_for_no_gpu():
+    # CUDA reads which GPUs it may see when it is first asked: a prepared trainer imports before its run says so.
+    asked = """
+    import sys, torch
+    def asked(*_, **__): sys.exit("a GPU was asked for")
+    for name in ("is_available", "device_count", "current_device", "get_device_capability", "_lazy_init"):
+        setattr(torch.cuda, name, asked)
+    """
+    code = textwrap.dedent(asked) + START.split("weights =")[0]
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
