@@ -104,13 +104,30 @@ export class VllmBase implements RemoteBase {
     ]
     const child = new VllmProcess({ python, args, env: device.env, log })
     const began_ms = performance.now()
-    await child.instance().catch(async (error) => {
+    const base = new VllmBase(child, log, { context_length, sequences_max, weight_bytes })
+    try {
+      await base.tryOnce()
+    } catch (error) {
       await child.stop()
       throw error
-    })
+    }
     const seconds = Math.round((performance.now() - began_ms) / 1000)
     log.info({ checkpoint, on: device.name, context_length, cache_bytes, seconds }, 'vLLM serves a base')
-    return new VllmBase(child, log, { context_length, sequences_max, weight_bytes })
+    return base
+  }
+
+  /** Computes a token: some models load, and end vLLM at their first request. */
+  private async tryOnce(): Promise<void> {
+    const { connection, ended } = await this.process.instance()
+    const sampling_params = { max_tokens: 1, temperature: 0, detokenize: false }
+    const body = { model: baseName, token_ids: [1], sampling_params }
+    await connection
+      .post('/inference/v1/generate', body, ended)
+      .then(readJson)
+      .catch((error) => {
+        const reason = this.process.reason() ?? (error as Error).message
+        throw new Error(`vLLM loaded the base, but could not compute with it: ${reason}`)
+      })
   }
 
   /** Loads an adapter now, and again whenever vLLM was restarted. Throws an Error with vLLM's reason. */

@@ -48,9 +48,15 @@ export class VllmProcess {
   private readonly stopping = new AbortController()
   private deaths = 0
   private started_at = 0
+  private output = createTail()
 
   constructor(options: ProcessOptions) {
     this.options = options
+  }
+
+  /** The latest error that vLLM printed. */
+  reason(): string | undefined {
+    return this.output.reason()
   }
 
   running(): Instance | undefined {
@@ -106,6 +112,7 @@ export class VllmProcess {
     const api_key = randomBase62(32)
     const exited = new AbortController()
     const output = createTail()
+    this.output = output
     this.started_at = Date.now()
     const child = spawnChild(python, [program, 'serve', ...args, '--uds', socket], {
       env: { ...vllmEnv(api_key), ...env },
@@ -182,7 +189,8 @@ function vllmEnv(api_key: string): NodeJS.ProcessEnv {
 }
 
 const tail_characters = 8000
-const noReasons = /Engine core initialization failed|See root cause above|WorkerProc initialization failed/
+const noReasons =
+  /Engine core initialization failed|See root cause above|WorkerProc initialization failed|EngineDeadError/
 
 /** The last lines of a program, and the one that says why it ended. */
 function createTail() {

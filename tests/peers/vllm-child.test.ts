@@ -12,6 +12,7 @@ import { trainAdapter } from '../../bench/support/adapters.ts'
 import { startService } from '../../bench/support/service.ts'
 import { root } from '../../lib/root.ts'
 import { client } from '../support/client.ts'
+import { tiny, tinyModelsDir } from '../support/tiny.ts'
 import { answersWholeAndStreamed, clientOf, hangUpStopsGeneration } from './shared.ts'
 import { base, until } from './upstreams.ts'
 
@@ -190,6 +191,18 @@ test('a vLLM that cannot serve a base leaves it to our own engine, which says wh
     const [model] = engine.models
     assert.equal(model.server, 'engine')
     assert.match(model.server_problem, /vLLM could not be started: .*max-model-len/)
+  } finally {
+    await other.stop()
+  }
+})
+
+test('a base that vLLM loads and cannot compute is served by our own engine', async () => {
+  // vLLM's build for processors has no attention for heads of 16.
+  const other = await startService({ ...settings, TUNERY_MODELS_DIR: tinyModelsDir() })
+  try {
+    await answersWholeAndStreamed(other, tiny)
+    const { engine } = await operatorOf(other)('GET', '/operator/machine')
+    assert.match(engine.models[0].server_problem, /could not compute with it: /)
   } finally {
     await other.stop()
   }
