@@ -40,7 +40,8 @@ test('two jobs train at once on two devices, given back by killed trainers and s
   await held(one, two)
   const three = await create(50)
   await Promise.all([steps(one, 1), steps(two, 1)])
-  assert.equal((await api.job(three)).status, 'queued')
+  const waiting = await api.job(three)
+  assert.deepEqual([waiting.status, waiting.waits_for], ['queued', 'The job waits: other jobs train on all 2 devices.'])
   assert.equal(children(first.pid, 'trainer.cli.train').length, 2)
 
   // All workers have a job, so the third was not looked at: it is next.

@@ -21,13 +21,15 @@ interface Options {
   db: Db
   queue: Pick<Queue, 'pending'>
   trainingSetup: TrainingSetup
+  /** Why no device of this machine is free; undefined if one is. */
+  devicesBusy(): string | undefined
   turns: Turns
   now(): number
 }
 
 export type JobResponses = ReturnType<typeof createJobResponses>
 
-export function createJobResponses({ db, queue, trainingSetup, turns, now }: Options) {
+export function createJobResponses({ db, queue, trainingSetup, devicesBusy, turns, now }: Options) {
   const estimates = createTtlCache<Map<string, QueueEstimate>>(estimates_ms)
   /** The estimates of all accounts' jobs. They are recomputed if they lack one of these. */
   async function estimatesWith(ids: string[]): Promise<Map<string, QueueEstimate>> {
@@ -60,7 +62,9 @@ export function createJobResponses({ db, queue, trainingSetup, turns, now }: Opt
     const waitsFor = (id: string) => {
       if (!queued.includes(id)) return null
       if (!trainingSetup.ready()) return trainingSetup.describe()
-      return awaited.has(id) ? `The weights of ${awaited.get(id)} are on their way.` : (devices.get(id) ?? null)
+      return awaited.has(id)
+        ? `The weights of ${awaited.get(id)} are on their way.`
+        : (devices.get(id) ?? devicesBusy() ?? null)
     }
     return jobs.map((job) => toJobResponse(job, estimateOf(job, estimates.get(job.id)), waitsFor(job.id)))
   }

@@ -56,7 +56,7 @@ export class Jobs {
       options
     const { meter, trainingSetup, log, artifacts, dataDir, threads, min_free_mb, quota, max_waiting, turns } = options
     const { parse_control_tokens, now } = options
-    const responses = createJobResponses({ db, queue, trainingSetup, turns, now })
+    const responses = createJobResponses({ db, queue, trainingSetup, devicesBusy: () => devices?.busy(), turns, now })
     const pendingWeights = new PendingWeights({
       db,
       queue,

@@ -26,6 +26,8 @@ export interface Devices {
   forTrial(): Promise<{ env: Record<string, string>; free_mb: number | null }>
   /** Whether a job of another account waits for several devices at once. */
   areWanted(account_id: string): boolean
+  /** Why jobs that have not been looked at wait: all devices have a training. Undefined with one device alone. */
+  busy(): string | undefined
   /** The devices as the operator sees them. */
   list(): Promise<Machine['training_devices']>
 }
@@ -77,6 +79,10 @@ export async function createDevices({ config, hub, hasOthers, onReleased }: Opti
     },
     forTrial: () => pool.forTrial(),
     areWanted: (account_id) => pool.isWanted(account_id),
+    busy: () =>
+      devices.length > 1 && pool.held >= devices.length
+        ? `The job waits: other jobs train on all ${devices.length} devices.`
+        : undefined,
     list: async () =>
       (await pool.list()).map(({ name, memory_mb, free_mb, job_id }) => ({
         name,

@@ -61,6 +61,11 @@ export class DevicePool {
     this.options = options
   }
 
+  /** How many devices have a training. */
+  get held(): number {
+    return this.holders.size
+  }
+
   /** How many trainings the devices have room for, if each takes as few as it may. */
   atOnce(devices: readonly Device[]): number {
     if (devices.every(({ on }) => on === 'cpu')) return Math.max(1, devices.length)
