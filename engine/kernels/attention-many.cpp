@@ -1,5 +1,6 @@
 // Attention of 32 rows: a vector has 16 rows, not 16 numbers of a key, so that nothing is added up across its lanes.
 // The order of all sums is that of attention.cpp.
+#ifdef KERNELS_AVX512
 #include "attention.h"
 
 #include "lanes.h"
@@ -167,3 +168,4 @@ attend_many_function attend_many_for(int64_t length) {
         default: return nullptr;
     }
 }
+#endif

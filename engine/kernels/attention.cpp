@@ -5,6 +5,7 @@
 // The softmax is computed online (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), in parts
 // of 512 keys that are combined in order. So a token's result is the same to the bit whatever else is in its batch, and
 // however many threads there are.
+#ifdef KERNELS_AVX512
 #include "attention.h"
 
 #include <cstring>
@@ -253,3 +254,4 @@ ggml::cpu::tensor_traits * attention_traits() {
     static traits one;
     return &one;
 }
+#endif

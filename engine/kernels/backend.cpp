@@ -20,14 +20,14 @@ class buffer_traits : public ggml::cpu::extra_buffer_type {
     /** llama.cpp asks it of each weight, to choose its buffer. */
     bool supports_op(void *, const ggml_tensor * op) override {
         const ggml_backend_buffer *weights = op->src[0]->buffer, *x = op->src[1] ? op->src[1]->buffer : nullptr;
-        return weights && weights->buft == buffer_type() && (is_eight_bit_product(op) || is_bfloat16_product(op)) &&
+        return weights && weights->buft == buffer_type() && (is_quantized_product(op) || is_bfloat16_product(op)) &&
                (!x || ggml_backend_buft_is_host(x->buft));
     }
 
     ggml::cpu::tensor_traits * get_tensor_traits(const ggml_tensor * op) override {
         if (op->op == ggml_op_mul_mat || op->op == ggml_op_mul_mat_id) {
             if (op->src[0]->buffer && op->src[0]->buffer->buft == buffer_type())
-                return op->src[0]->type == ggml_type_bf16 ? bfloat16_traits() : eight_bit_traits();
+                return op->src[0]->type == ggml_type_bf16 ? bfloat16_traits() : quantized_traits(op->src[0]->type);
             return is_low_rank_product(op) ? low_rank_traits() : nullptr;
         }
         return is_attention(op) ? attention_traits() : nullptr;
@@ -101,10 +101,16 @@ __attribute__((noinline)) const char * add() {
 extern "C" __attribute__((visibility("default"), target("no-avx"))) const char * tunery_add_kernels() {
     static bool is_added = false;
     if (is_added) return nullptr;
+#ifdef KERNELS_AVX512
     for (const bool has : { __builtin_cpu_supports("avx512f") != 0, __builtin_cpu_supports("avx512bw") != 0,
                             __builtin_cpu_supports("avx512dq") != 0, __builtin_cpu_supports("avx512vl") != 0,
                             __builtin_cpu_supports("avx512vnni") != 0 })
         if (!has) return "the processor has no AVX-512 VNNI";
+#else
+    for (const bool has : { __builtin_cpu_supports("avx2") != 0, __builtin_cpu_supports("fma") != 0,
+                            __builtin_cpu_supports("f16c") != 0 })
+        if (!has) return "the processor has no AVX2";
+#endif
     const char * const problem = add();
     is_added                   = !problem;
     return problem;

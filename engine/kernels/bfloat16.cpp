@@ -3,6 +3,7 @@
 // ggml computes them as dot products of rows, token by token: eight tokens take eight times as long as one. Here a
 // tile of up to 12 tokens reads each weight once. Weights are those of the file; activations are rounded to bfloat16,
 // as ggml rounds them.
+#ifdef KERNELS_AVX512
 #include "bfloat16.h"
 
 #include "kernels.h"
@@ -71,3 +72,4 @@ void pack_bfloat16(ggml_tensor * tensor, const void * data) {
         for (int64_t i = 0; i < inputs; i += 2)
             for (int64_t o = 0; o < panel_outputs; o++, to += 2) memcpy(to, from + o * inputs + i, 4);
 }
+#endif

@@ -9,6 +9,8 @@
 
 #include "eight-bit.h"
 
+#ifdef KERNELS_AVX512
+
 // The compiler's own intrinsics do not say that they read memory.
 #define TILE_LOAD(tile, from, stride) \
     asm volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(from), "r"((int64_t) (stride)) : "memory")
@@ -149,5 +151,7 @@ bool can_use_amx() {
 
 void multiply_amx(const eight_bit_rows &) {}
 bool can_use_amx() { return false; }
+
+#endif
 
 #endif

@@ -1,16 +1,17 @@
-// What the two ways to multiply with Q8_0 weights share: AVX-512 VNNI (eight-bit.cpp) and AMX (eight-bit-amx.cpp). Both
-// give the same numbers to the bit: sums of a block are exact integers, scaled and added up in the same order.
+// What the two ways to multiply with Q8_0 weights in AVX-512 share: VNNI (eight-bit-vnni.cpp) and AMX (eight-bit-amx.cpp).
+// Both give the same numbers to the bit: sums of a block are exact integers, scaled and added up in the same order.
 #pragma once
 #include <immintrin.h>
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
-#include "kernels.h"
+#include "products.h"
 
-constexpr int64_t block = 32;  // weights with one scale
-constexpr int64_t rows  = 16;  // rows that are interleaved
-constexpr int     group = 16;  // tokens whose activations are stored together
+#ifdef KERNELS_AVX512
+
+constexpr int group = 16;  // tokens whose activations are stored together
 
 /** A block of 16 rows: their scales, then four weights of each row, row after row, eight times. */
 struct weights16 {
@@ -23,15 +24,6 @@ struct activations16 {
     float   d[group];
     int32_t correction[group];  // minus 128 times the sum of q
     int8_t  q[group][block];
-};
-
-/** Four neighbours among a token's activations, of which one is large: they have 16 bits, and are 0 in their block. */
-struct outlier {
-    int32_t block, four;  // where they are: which block, and which four of it
-    int32_t high, low;    // four times eight bits; a unit of `low` is a 256th of one of `high`
-    int32_t correction;   // minus 128 times the sum of both, in units of `low`
-    float   d;            // the scale of `low`
-    float * out;          // where its token's results are
 };
 
 /** Bytes that are read ahead of those in use, into the second cache: the processor itself stops at each page. */
@@ -47,7 +39,7 @@ inline void prefetch(const weights16 * weights, const void * end) {
 /** Whether this processor and its kernel let the process use AMX. Asks for the permission. */
 bool can_use_amx();
 
-/** Products of some rows of a matrix with its tokens, by one thread. */
+/** `product_rows` in these types. */
 struct eight_bit_rows {
     const weights16 * weights;  // of the first rows
     int64_t           blocks;   // of a row
@@ -59,6 +51,18 @@ struct eight_bit_rows {
     const int32_t * outliers_of;  // how many outliers each token has
     const outlier * outliers;     // those of the first token; those of the next one are `most` further
     int64_t         most;
+
+    explicit eight_bit_rows(const product_rows & work) :
+        weights((const weights16 *) work.weights),
+        blocks(work.blocks),
+        count(work.count),
+        x((const activations16 *) work.x),
+        tokens(work.tokens),
+        out(work.out),
+        at(work.at),
+        outliers_of(work.outliers_of),
+        outliers(work.outliers),
+        most(work.most) {}
 };
 
 /**
@@ -111,3 +115,5 @@ class outlier_list {
 };
 
 void multiply_amx(const eight_bit_rows & work);
+
+#endif

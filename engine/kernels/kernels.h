@@ -40,9 +40,9 @@ class shared_loop {
     }
 };
 
-/** Products with Q8_0 weights, also of experts, in their own layout. */
-bool                       is_eight_bit_product(const ggml_tensor * op);
-ggml::cpu::tensor_traits * eight_bit_traits();
+/** Products with quantized weights, also of experts, in a layout of their own. */
+bool                       is_quantized_product(const ggml_tensor * op);
+ggml::cpu::tensor_traits * quantized_traits(int type);
 /** Brings weights of the file into that layout. */
 void interleave(ggml_tensor * tensor, const void * data);
 

@@ -1,4 +1,5 @@
 // The largest of the logits of a vocabulary: what a sampler chooses from.
+#ifdef KERNELS_AVX512
 #include <immintrin.h>
 
 #include <cstdint>
@@ -38,3 +39,4 @@ extern "C" __attribute__((visibility("default"))) int32_t tunery_largest(const f
     }
     return count;
 }
+#endif

@@ -1,5 +1,6 @@
 // Products with the two factors of an adapter (LoRA) in 16 bits, on x64 processors with AVX-512: a few long rows, and
 // many short ones. They are small, so a general product spends most of its time on its edges. Activations keep 32 bits.
+#ifdef KERNELS_AVX512
 #include <immintrin.h>
 
 #include <algorithm>
@@ -146,3 +147,4 @@ ggml::cpu::tensor_traits * low_rank_traits() {
     static traits one;
     return &one;
 }
+#endif

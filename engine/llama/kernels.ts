@@ -7,23 +7,39 @@ import type { Library } from './library.ts'
 /** The version of llama.cpp whose binary interface `engine/kernels/ggml.h` repeats. */
 const version = '0.5.0-dev'
 
+/** The instructions that they were compiled for, the fastest first: a file each. */
+export const instructionSets = ['avx512', 'avx2'] as const
+
+/** The file of the kernels for these instructions: set-up puts it beside the library. */
+export const kernelsFile = (instructions: (typeof instructionSets)[number]) => `libtunery-kernels-${instructions}.so`
+
 /**
- * Adds the kernels to the CPU backend: for products with eight-bit weights of models that are loaded from now on, and
+ * Adds the kernels to the CPU backend: for products with quantized weights of models that are loaded from now on, and
  * for attention. Null, or why the library's own are used.
  */
 export function addKernels(library: Library): string | null {
-  // Set-up puts them beside the library, `./tunery bundle` beside their source's place.
-  const file = [library.dir, join(import.meta.dirname, '../kernels')]
-    .map((folder) => join(folder, 'libtunery-kernels.so'))
-    .find(existsSync)
-  if (!file) return 'they are not installed'
+  // `./tunery bundle` puts them beside their source's place.
+  const folders = [library.dir, join(import.meta.dirname, '../kernels')]
+  const files = instructionSets.flatMap((instructions) =>
+    folders.map((folder) => join(folder, kernelsFile(instructions))).filter(existsSync),
+  )
+  if (files.length === 0) return 'they are not installed'
   const found = library.llama_version()
   if (found !== version) return `the library is llama.cpp ${found}, not ${version}`
+  let problem: string | null = null
+  for (const file of files) {
+    problem = addFile(file)
+    if (problem === null) return null
+  }
+  return problem
+}
+
+function addFile(file: string): string | null {
   try {
     const kernels = koffi.load(file)
-    const added = kernels.func('const char* tunery_add_kernels()')
-    largest = findLargest(kernels)
-    return added() as string | null
+    const problem = kernels.func('const char* tunery_add_kernels()')() as string | null
+    if (problem === null) largest = findLargest(kernels)
+    return problem
   } catch (error) {
     // They may be of another version, or a bundle's may need a newer C library than this machine has.
     return (error as Error).message

@@ -7,12 +7,8 @@ import { print } from './progress.mjs'
 import { fileHash, local, root, step } from './state.mjs'
 
 // `features`: what the kernels need of a processor. They ask for it before they are used, or have another way.
-const engine = {
-  name: 'kernels',
-  what: "the engine's kernels",
+const engineKind = {
   folder: 'engine/kernels',
-  file: () => local('llama/lib/libtunery-kernels.so'),
-  features: ['avx512f', 'avx512bw', 'avx512dq', 'avx512vl', 'avx512vnni', 'fma', 'f16c'],
   // No fused multiply and add but where it is written: one token must give the same numbers in every kernel.
   more: ['-ffp-contract=off'],
   // The library calls them to its end, also when nobody here refers to their file any more. The names of ggml that they
@@ -20,6 +16,25 @@ const engine = {
   linked: ['-Wl,-z,nodelete'],
   otherwise: "The engine computes with its library's kernels",
 }
+// A file for each set of instructions, as bundles and images run on other machines. The engine takes the first that its
+// processor has.
+const engines = [
+  {
+    ...engineKind,
+    name: 'kernels-avx512',
+    what: "the engine's kernels for AVX-512",
+    file: () => local('llama/lib/libtunery-kernels-avx512.so'),
+    features: ['avx512f', 'avx512bw', 'avx512dq', 'avx512vl', 'avx512vnni', 'fma', 'f16c'],
+    more: [...engineKind.more, '-DKERNELS_AVX512'],
+  },
+  {
+    ...engineKind,
+    name: 'kernels-avx2',
+    what: "the engine's kernels for AVX2",
+    file: () => local('llama/lib/libtunery-kernels-avx2.so'),
+    features: ['avx2', 'fma', 'f16c'],
+  },
+]
 const trainer = {
   name: 'trainer-kernels',
   what: "the trainer's kernels",
@@ -33,12 +48,16 @@ const trainer = {
 }
 
 /** Two to nine seconds of one core each. A compiler that fails is no reason to do without an engine or a trainer. */
-export const engineKernels = (options) => compile(engine, options)
+export async function engineKernels(options) {
+  let isChanged = false
+  for (const engine of engines) if (await compile(engine, options)) isChanged = true
+  return isChanged
+}
 export const trainerKernels = (options) => compile(trainer, options)
 
 const flagsOf = ({ features, more }) => ['-O3', '-std=c++17', ...more, ...features.map((feature) => `-m${feature}`)]
-/** For tests, which compile parts of them. */
-export const engineFlags = flagsOf(engine)
+/** For tests, which compile parts of them: the flags of each set of instructions. */
+export const engineFlags = { avx512: flagsOf(engines[0]), avx2: flagsOf(engines[1]) }
 
 async function compile(part, options) {
   const { name, what, folder, file, linked, otherwise } = part

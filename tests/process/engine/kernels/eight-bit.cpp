@@ -1,5 +1,5 @@
 // AMX gives the numbers of AVX-512 VNNI to the bit. Prints what differs; exits with 2 where there is no AMX.
-#include "../../../../engine/kernels/eight-bit.cpp"
+#include "../../../../engine/kernels/eight-bit-vnni.cpp"
 
 #include <cstdio>
 #include <random>
@@ -29,16 +29,17 @@ static bool differs(int64_t blocks, int64_t tokens, int64_t groups) {
         outlier * const own = outliers.data() + t * most;
         counts[t]           = quantize(in.data(), x.data() + t / group * blocks, t % group, blocks, own);
     }
-    const auto           multiply = [&](auto kernel, std::vector<float> & results) {
+    const auto           run = [&](auto kernel, std::vector<float> & results) {
         for (int64_t t = 0; t < tokens; t++) {
             out[t] = results.data() + t * groups * rows;
             for (int32_t i = 0; i < counts[t]; i++) outliers[t * most + i].out = out[t];
         }
-        kernel({ weights.data(), blocks, groups, x.data(), tokens, out.data(), 0, counts.data(), outliers.data(),
-                 most });
+        const product_rows work = { weights.data(), blocks, groups, x.data(), tokens, out.data(), 0, counts.data(),
+                                    outliers.data(), most };
+        kernel(eight_bit_rows(work));
     };
-    multiply(multiply_vnni, vnni);
-    multiply(multiply_amx, amx);
+    run(multiply_vnni, vnni);
+    run(multiply_amx, amx);
     const bool found = memcmp(vnni.data(), amx.data(), vnni.size() * sizeof(float)) != 0;
     if (found) printf("%d blocks, %d tokens, %d groups of rows\n", (int) blocks, (int) tokens, (int) groups);
     return found;

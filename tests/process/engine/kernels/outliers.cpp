@@ -1,6 +1,6 @@
 // A few large activations of a token take no precision from its others. Prints the error of a product with and without
 // them, as a share of its size.
-#include "../../../../engine/kernels/eight-bit.cpp"
+#include "../../../../engine/kernels/eight-bit-vnni.cpp"
 
 #include <cmath>
 #include <cstdio>
@@ -41,8 +41,8 @@ static double error_of(int large) {
                     exact[(t * groups + g) * rows + r] +=
                         in[i] * (weights[g * blocks + i / block].q[i % block / 4 * 64 + 4 * r + i % 4] - 128.0);
     }
-    multiply_vnni({ weights.data(), blocks, groups, x.data(), tokens, out.data(), 0, counts.data(), outliers.data(),
-                    most_outliers(blocks) });
+    multiply({ weights.data(), blocks, groups, x.data(), tokens, out.data(), 0, counts.data(), outliers.data(),
+               most_outliers(blocks) });
     double wrong = 0, size = 0;
     for (size_t i = 0; i < exact.size(); i++) {
         wrong += std::pow(results[i] - exact[i], 2);
