@@ -173,7 +173,8 @@ void interleave(const void * data, int64_t blocks, void * out) {
 
 }  // namespace
 
-const weight_format eight_bit_format = { ggml_type_q8_0, block, sizeof(weights16), group,     sizeof(activations16),
-                                         most_outliers,  round, multiply,          interleave };
+const weight_format eight_bit_format = {
+    ggml_type_q8_0, block, sizeof(weights16), group, sizeof(activations16), most_outliers, round, multiply, interleave,
+};
 
 #endif

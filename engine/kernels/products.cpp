@@ -18,9 +18,9 @@ struct part {
 };
 
 class traits : public ggml::cpu::tensor_traits {
+  public:
     const weight_format & format;
 
-  public:
     explicit traits(const weight_format & format) : format(format) {}
 
   private:
@@ -136,7 +136,7 @@ bool is_quantized_product(const ggml_tensor * op) {
 
 ggml::cpu::tensor_traits * quantized_traits(int type) {
     static traits eight(eight_bit_format);
-    return &eight;
+    return type == eight_bit_format.type ? &eight : nullptr;
 }
 
 void interleave(ggml_tensor * tensor, const void * data) {

@@ -125,11 +125,11 @@ test('the image contains only what serves the model: no key, no settings, no oth
     'telemetry',
   ])
   // Our kernels come from the machine that writes the bundle.
-  const kernels = 'libtunery-kernels.so'
-  assert.equal(
-    existsSync(path.join(app, 'engine/kernels', kernels)),
-    existsSync(path.join(root, '.local/llama/lib', kernels)),
-  )
+  for (const file of ['avx512', 'avx2'].map((set) => `libtunery-kernels-${set}.so`))
+    assert.equal(
+      existsSync(path.join(app, 'engine/kernels', file)),
+      existsSync(path.join(root, '.local/llama/lib', file)),
+    )
   assert.match(image.text, /^USER 10001:10001$/m)
   assert.ok(!existsSync(path.join(app, 'node_modules/fastify')))
   const described = JSON.parse(readFileSync(path.join(app, 'bundle.json'), 'utf8'))

@@ -124,11 +124,10 @@ async function assertEmpty(out: string): Promise<void> {
 async function copyEngine(part: string, gpu: BundleOptions['gpu']): Promise<void> {
   for (const file of globSync(engineSources, { cwd: root })) await cp(path.join(root, file), path.join(part, file))
   // For x64, compiled on this machine. The engine computes without them where they do not fit.
-  const kernels = path.join(root, '.local/llama/lib/libtunery-kernels.so')
-  if (existsSync(kernels)) {
-    await mkdir(path.join(part, 'engine/kernels'), { recursive: true })
-    await copyFile(kernels, path.join(part, 'engine/kernels/libtunery-kernels.so'))
-  }
+  const kernels = globSync('libtunery-kernels-*.so', { cwd: path.join(root, '.local/llama/lib') })
+  if (kernels.length > 0) await mkdir(path.join(part, 'engine/kernels'), { recursive: true })
+  for (const file of kernels)
+    await copyFile(path.join(root, '.local/llama/lib', file), path.join(part, 'engine/kernels', file))
   for (const file of ['LICENSE', '.npmrc']) await copyFile(path.join(root, file), path.join(part, file))
   const { manifest, lockfile } = enginePackages(gpu)
   await writeJson(part, 'package.json', manifest)

@@ -1,10 +1,12 @@
 // Starts real engines for tests, with a client for their unix sockets.
+
 import { type ChildProcess, spawn } from 'node:child_process'
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { type IncomingHttpHeaders, request } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { instructionSets, kernelsFile } from '../../../engine/llama/kernels.ts'
 
 export const root = fileURLToPath(new URL('../../..', import.meta.url))
 export const modelPath = join(root, '.local/models/HuggingFaceTB/SmolLM2-135M-Instruct/model.gguf')
@@ -34,10 +36,12 @@ export interface Stream {
   disconnect(): void
 }
 
-/** Whether engines compute with our own kernels here: an answer does not depend on what else is computed then. */
-export const ownKernels =
-  existsSync(join(root, '.local/llama/lib/libtunery-kernels.so')) &&
-  /^flags.* avx512_vnni /m.test(readFileSync('/proc/cpuinfo', 'utf8'))
+const features = new Set(/^flags\s*:(.*)$/m.exec(readFileSync('/proc/cpuinfo', 'utf8'))?.[1]?.split(' '))
+const needs = { avx512: 'avx512_vnni', avx2: 'avx2' }
+/** The instructions of our own kernels that engines compute with here, if they do: answers do not depend on their batch. */
+export const ownKernels = instructionSets.find(
+  (set) => features.has(needs[set]) && existsSync(join(root, '.local/llama/lib', kernelsFile(set))),
+)
 
 /**
  * Uses one thread: the library's threads spin at barriers, so next to another busy process two are many times slower

@@ -11,6 +11,8 @@ import { engineFlags } from '../../../scripts/setup/kernels.mjs'
 import { ownKernels } from './engine-process.ts'
 
 const skip = ownKernels ? false : 'our own kernels are not installed here, or not for this processor'
+const skipWithoutAvx512 = ownKernels === 'avx512' ? false : 'the processor has no AVX-512 VNNI'
+const library = path.join(root, '.local/llama/lib')
 const folder = mkdtempSync(path.join(tmpdir(), 'tunery-kernels-'))
 after(() => rmSync(folder, { recursive: true }))
 
@@ -21,22 +23,29 @@ function run(name: string, ...others: string[]) {
     path.join(root, `tests/process/engine/kernels/${name}.cpp`),
     ...others.map((other) => path.join(root, `engine/kernels/${other}.cpp`)),
   ]
-  execFileSync('g++', [...engineFlags, '-o', program, ...sources])
+  const linked = ['-L', library, '-lggml-base', `-Wl,-rpath,${library},--unresolved-symbols=ignore-all`]
+  execFileSync('g++', [...engineFlags[ownKernels!], '-o', program, ...sources, ...linked])
   return spawnSync(program, { encoding: 'utf8' })
 }
 
-test('attention gives the same bits for few rows and for many', { skip }, () => {
+test('attention gives the same bits for few rows and for many', { skip: skipWithoutAvx512 }, () => {
   const { status, stdout } = run('attention', 'attention-many')
   assert.deepEqual([status, stdout], [0, ''])
 })
 
-test('products give the same bits in VNNI and in AMX', { skip }, (context) => {
+test('products give the same bits in VNNI and in AMX', { skip: skipWithoutAvx512 }, (context) => {
   const { status, stdout } = run('eight-bit', 'eight-bit-amx')
   if (status === 2) return context.skip('this processor has no AMX')
   assert.deepEqual([status, stdout], [0, ''])
 })
 
-test('outliers take no precision from the other activations of a token', { skip }, () => {
+test('products with quantized weights are those of the numbers in the file, whatever is beside', { skip }, () => {
+  const ways = { avx512: ['eight-bit-vnni', 'eight-bit-amx'], avx2: ['eight-bit-avx2'] }
+  const { status, stdout } = run('quantized', ...ways[ownKernels!])
+  assert.deepEqual([status, stdout], [0, ''])
+})
+
+test('outliers take no precision from the other activations of a token', { skip: skipWithoutAvx512 }, () => {
   const { status, stdout } = run('outliers')
   const [plain, withOutliers] = stdout.split(' ').map(Number)
   assert.equal(status, 0)
@@ -44,13 +53,15 @@ test('outliers take no precision from the other activations of a token', { skip 
   assert.ok(plain! < 0.01 && withOutliers! < plain!, stdout)
 })
 
-test('products in bfloat16 give the same bits for any number of tokens', { skip }, (context) => {
+test('products in bfloat16 give the same bits for any number of tokens', { skip: skipWithoutAvx512 }, (context) => {
   const { status, stdout } = run('bfloat16')
   if (status === 2) return context.skip('this processor has no instructions for bfloat16')
   assert.deepEqual([status, stdout], [0, ''])
 })
 
-test('factors of an adapter give the same bits with any number of threads and tokens', { skip }, () => {
+test('factors of an adapter give the same bits with any number of threads and tokens', {
+  skip: skipWithoutAvx512,
+}, () => {
   const { status, stdout } = run('low-rank')
   assert.deepEqual([status, stdout], [0, ''])
 })
