@@ -4,8 +4,13 @@ import path from 'node:path'
 
 const root = path.resolve(import.meta.dirname, '..')
 const python = path.join(root, '.local/python/bin/python')
+/** Shapes of published models (bench/serving/scenarios/added-base.ts). */
+const shapes = ['qwen3-0.6b', 'gemma3-1b', 'qwen3.5-0.8b', 'mixture-8x']
 const benches: Record<string, [command: string, ...args: string[]]> = {
   serving: [process.execPath, 'bench/serving/main.ts'],
+  shapes: [process.execPath, 'bench/serving/main.ts', '--only', shapes.join(',')],
+  prompt: [process.execPath, 'bench/serving/main.ts', '--only', shapes.map((shape) => `prompt-${shape}`).join(',')],
+  agent: [process.execPath, 'bench/serving/main.ts', '--only', 'agent'],
   gateway: [process.execPath, 'bench/serving/main.ts', '--only', 'gateway'],
   pictures: [process.execPath, 'bench/serving/main.ts', '--only', 'pictures', '--rounds', '2'],
   redis: [process.execPath, 'bench/redis.ts'],
@@ -43,6 +48,9 @@ const peers: Record<string, string> = {
   serving: 'llama-server,portkey,gemma3',
   gateway: 'portkey',
   pictures: 'llama-server',
+  shapes: 'llama-server,gemma3',
+  prompt: 'llama-server,gemma3',
+  agent: 'llama-server',
   busy: 'llama-server',
 }
 if (peers[name!]) {

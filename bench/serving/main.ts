@@ -8,7 +8,8 @@ import { describeMachine, type Limits, limitsText, measureLimits } from '../supp
 import type { Placement } from './job.ts'
 import { type Row, rowText, sharesText } from './rounds.ts'
 import { adapters } from './scenarios/adapters.ts'
-import { addedBase, shapes } from './scenarios/added-base.ts'
+import { addedBase, longPrompts as promptsOf, shapes } from './scenarios/added-base.ts'
+import { agent } from './scenarios/agent.ts'
 import { gateway } from './scenarios/gateway.ts'
 import { longPrompts } from './scenarios/long-prompts.ts'
 import { manyAdapters } from './scenarios/many-adapters.ts'
@@ -32,7 +33,9 @@ const scenarios: Record<string, Scenario> = {
   deploy,
   start: coldStart,
   pictures,
+  agent,
   ...Object.fromEntries(shapes.map((shape) => [shape, addedBase(shape)])),
+  ...Object.fromEntries(shapes.map((shape) => [`prompt-${shape}`, promptsOf(shape)])),
   'long-prompts': longPrompts,
   'step-times': stepTimes,
 }

@@ -25,7 +25,9 @@ export const shapes = ['qwen3-0.6b', 'gemma3-1b', 'qwen3.5-0.8b', 'mixture-8x']
 /** Gemma's tokenizer has its ends at other ids. */
 const noEndToken = { logit_bias: { ...noDefaultEnd.logit_bias, '1': -100, '106': -100 } }
 const output = 64
-const promptTokens = 512
+const promptTokens = [512, 4000, 16_000]
+/** How many times the peer's output is required, by clients. */
+const required = { 1: 1.5, 8: 2.5, 32: 2.5 }
 const formWait_ms = 600_000
 
 export const addedBase = (shape: string) => async (rounds: number, report: (row: Row) => void) => {
@@ -38,15 +40,36 @@ export const addedBase = (shape: string) => async (rounds: number, report: (row:
       await measure(us, 1, bodies(999, 1))
       if (!kept) await waitForForm(ours, model)
       const form = `${shape}, ${kept ? 'original kept' : 'as served'}`
-      for (const clients of [1, 8]) await compareOutput(rounds, report, us, clients, form)
-      await comparePrompts(rounds, report, us, form)
+      for (const [clients, least] of Object.entries(required))
+        await compareOutput(rounds, report, us, Number(clients), least, form)
+      await comparePrompts(rounds, report, us, promptTokens[0]!, form)
     } finally {
       await us.stop()
     }
   }
 }
 
-async function compareOutput(rounds: number, report: (row: Row) => void, us: Side, clients: number, form: string) {
+/** Prompts of all lengths, in the form that is served. */
+export const longPrompts = (shape: string) => async (rounds: number, report: (row: Row) => void) => {
+  const ours = await startOurs({ TUNERY_MODELS_DIR: models })
+  const us: Side = { ...ours, model: addOnce(shape) }
+  try {
+    await measure(us, 1, bodies(999, 1))
+    await waitForForm(ours, us.model)
+    for (const tokens of promptTokens) await comparePrompts(rounds, report, us, tokens, `${shape}, as served`)
+  } finally {
+    await us.stop()
+  }
+}
+
+async function compareOutput(
+  rounds: number,
+  report: (row: Row) => void,
+  us: Side,
+  clients: number,
+  least: number,
+  form: string,
+) {
   const them = await startLlamaServer(clients, 1024, { weights: fileOf(us.model) })
   try {
     await measure(them, clients, bodies(998, clients))
@@ -54,25 +77,25 @@ async function compareOutput(rounds: number, report: (row: Row) => void, us: Sid
       tokensPerSecond(await measure(side, clients, bodies(turn, Math.max(2, clients))), output),
     )
     const what = `${form}: output at ${clients} client${clients > 1 ? 's' : ''}`
-    report(comparisonRow('added-base', what, 'tokens/s', figures, { least: 1 }, them.form))
+    report(comparisonRow('added-base', what, 'tokens/s', figures, { least }, them.form))
   } finally {
     await them.stop()
   }
 }
 
-async function comparePrompts(rounds: number, report: (row: Row) => void, us: Side, form: string) {
+async function comparePrompts(rounds: number, report: (row: Row) => void, us: Side, tokens: number, form: string) {
   // The whole time of one token: with random weights most tokens have no text.
   const prompts = (turn: number) => [
-    { ...user(text(promptTokens - 30, 9_000_000 + turn)), ...sampling, ...noEndToken, max_tokens: 1 },
+    { ...user(text(tokens - 30, 9_000_000 + tokens + turn)), ...sampling, ...noEndToken, max_tokens: 1 },
   ]
-  const them = await startLlamaServer(1, 1024, { weights: fileOf(us.model) })
+  const them = await startLlamaServer(1, tokens + 512, { weights: fileOf(us.model) })
   try {
     await measure(them, 1, prompts(998))
     const figures = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
       median(durations(await measure(side, 1, prompts(turn)))),
     )
-    const what = `${form}: one token after a prompt of ${promptTokens}`
-    report(comparisonRow('added-base', what, 'ms', figures, { most: 1 }, them.form))
+    const what = `${form}: one token after a prompt of ${tokens}`
+    report(comparisonRow('added-base', what, 'ms', figures, { most: 0.5 }, them.form))
   } finally {
     await them.stop()
   }
