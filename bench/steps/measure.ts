@@ -37,25 +37,29 @@ console.log(JSON.stringify(result))
 // The library's threads would keep the process for a while.
 process.exit(0)
 
-/** `sequences N`: a token each; `draft N`: tokens of one sequence, all with logits; `prompt N`: N tokens, in chunks. */
+/**
+ * `sequences N`: a token each; `draft N`: tokens of one sequence, all with logits; `prompt N`: N tokens, in chunks;
+ * `context N`: a token after N of its sequence.
+ */
 function measure(step: string): number {
   const [kind, size] = [step.split(' ')[0]!, Number(step.split(' ')[1])]
   const sequences = kind === 'sequences' ? size : 1
   const context = createContext(library, model, {
     sequences,
-    tokens_per_sequence: kind === 'prompt' ? size + 8 : 256,
+    tokens_per_sequence: kind === 'prompt' || kind === 'context' ? size + 8 : 256,
     batch_tokens: 512,
     threads: computeThreads,
     adapter: attached,
     outputs: kind === 'draft' ? size : sequences,
   })
-  const before = kind === 'prompt' ? 0 : contextTokens
-  for (let sequence = 0; sequence < sequences && before > 0; sequence++) {
-    for (let at = 0; at < before; at++) context.add(tokenOf(at, sequence), at, sequence, at === before - 1)
-    decode(context)
-  }
+  const before = kind === 'prompt' ? 0 : kind === 'context' ? size : contextTokens
+  for (let sequence = 0; sequence < sequences; sequence++)
+    for (let at = 0; at < before; at++) {
+      context.add(tokenOf(at, sequence), at, sequence, at === before - 1)
+      if (at === before - 1 || context.batchLength() === 512) decode(context)
+    }
   const once = () => {
-    for (let at = 0; at < (kind === 'sequences' ? 1 : size); at++) {
+    for (let at = 0; at < (kind === 'sequences' || kind === 'context' ? 1 : size); at++) {
       for (let sequence = 0; sequence < sequences; sequence++)
         context.add(tokenOf(before + at, sequence), before + at, sequence, kind !== 'prompt' || at === size - 1)
       if (context.batchLength() === 512) decode(context)
