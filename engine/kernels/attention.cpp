@@ -1,96 +1,116 @@
-// Attention to a KV cache in 16 bits, on x64 processors with AVX-512.
+// Attention to a KV cache in 16 bits, on x64 processors.
 //
 // ggml reads the cache once for each query head and adds values up in 16 bits. Here four or 32 rows (the query heads
 // that share keys in grouped-query attention, and tokens of a sequence) read 16 keys together, and sums have 32 bits.
 // The softmax is computed online (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), in parts
 // of 512 keys that are combined in order. So a token's result is the same to the bit whatever else is in its batch, and
 // however many threads there are.
-#ifdef KERNELS_AVX512
 #include "attention.h"
 
 #include <cstring>
 
 #include "kernels.h"
-#include "lanes.h"
 
 namespace {
+
+constexpr int length_max = 256;  // of a head
+/** Keys whose products are computed together, so that enough of them are under way. */
+constexpr int keys_together = 16 / width;
 
 /** `R` rows with the keys from `begin` to `end`. */
 template <int D, int R>
 void attend(const view & cache, const float * const * q, const uint16_t * const * mask, int64_t begin, int64_t end,
             partial & out) {
-    constexpr int V = D / 16;
-    __m512        sum[R][V];
-    float         max[R], total[R];
+    static_assert(D <= length_max);
+    constexpr int V = D / 16, S = slices_for(D, R), J = keys_together;
+    // Stands for a key that nobody sees, as it may never have been written.
+    static constexpr uint16_t unseen[length_max] = {};
+    lanes                     sum[R][V];
+    float                     max[R], total[R];
     for (int r = 0; r < R; r++) {
         max[r]   = -INFINITY;
         total[r] = 0;
-        for (int i = 0; i < V; i++) sum[r][i] = _mm512_setzero_ps();
+        for (int i = 0; i < V; i++) sum[r][i] = all(0);
     }
     for (int64_t at = begin; at < end; at += keys) {
-        const int       count = (int) std::min(keys, end - at);
-        const __mmask16 here  = (__mmask16) ((1u << count) - 1);
-        __m512          m[R];
-        __mmask16       seen = 0;
+        const int count = (int) std::min(keys, end - at);
+        lanes     m[R];
+        unsigned  seen = 0;
         for (int r = 0; r < R; r++) {
-            m[r] = mask[r] ? _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(here, mask[r] + at)) : _mm512_setzero_ps();
-            seen |= _mm512_mask_cmp_ps_mask(here, m[r], _mm512_set1_ps(-INFINITY), _CMP_NEQ_OQ);
+            m[r] = mask[r] ? widen(load_halves(mask[r] + at, count)) : all(0);
+            seen |= bits_unequal(m[r], all(-INFINITY), count);
         }
         if (!seen) continue;
         // The next keys and values: rows of other heads lie between them, so the processor sees no stream by itself.
         for (int64_t j = at + keys; j < std::min(end, at + 2 * keys); j++)
             for (int line = 0; line < D * 2; line += 64) {
-                _mm_prefetch(cache.k + j * cache.k_stride + line, _MM_HINT_T0);
-                _mm_prefetch(cache.v + j * cache.v_stride + line, _MM_HINT_T0);
+                prefetch_line(cache.k + j * cache.k_stride + line);
+                prefetch_line(cache.v + j * cache.v_stride + line);
             }
-        __m512 products[R][keys];
-        for (int j = 0; j < keys; j++) {
-            if (!(seen >> j & 1)) {
-                for (int r = 0; r < R; r++) products[r][j] = _mm512_setzero_ps();
+        vector products[R][keys];
+        for (int j = 0; j < keys; j += J) {
+            if (!(seen >> j & ((1u << J) - 1))) {
+                for (int r = 0; r < R; r++)
+                    for (int t = 0; t < J; t++) products[r][j + t] = all_vector(0);
                 continue;
             }
-            const char * key = cache.k + (at + j) * cache.k_stride;
-            __m512       k   = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) key));
-            for (int r = 0; r < R; r++) products[r][j] = _mm512_mul_ps(k, _mm512_loadu_ps(q[r]));
-            for (int i = 1; i < V; i++) {
-                k = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) key + i));
-                for (int r = 0; r < R; r++)
-                    products[r][j] = _mm512_fmadd_ps(k, _mm512_loadu_ps(q[r] + 16 * i), products[r][j]);
+            const uint16_t * key[J];
+            for (int t = 0; t < J; t++)
+                key[t] = seen >> (j + t) & 1 ? (const uint16_t *) (cache.k + (at + j + t) * cache.k_stride) : unseen;
+            vector product[R][J];
+            for (int t = 0; t < J; t++) {
+                const vector k = widen_vector(key[t]);
+                for (int r = 0; r < R; r++) product[r][t] = multiply(k, load_vector(q[r]));
             }
+#pragma GCC unroll 8
+            for (int i = width; i < D; i += width)
+                for (int t = 0; t < J; t++) {
+                    const vector k = widen_vector(key[t] + i);
+                    for (int r = 0; r < R; r++)
+                        product[r][t] = multiply_add(k, load_vector(q[r] + i), product[r][t]);
+                }
+            for (int r = 0; r < R; r++)
+                for (int t = 0; t < J; t++) products[r][j + t] = product[r][t];
         }
         alignas(64) float weight[R][keys];
         for (int r = 0; r < R; r++) {
-            const __m512 score =
-                _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), here,
-                                   _mm512_fmadd_ps(sums_of(products[r]), _mm512_set1_ps(cache.scale), m[r]));
-            const float top = std::max(max[r], _mm512_reduce_max_ps(score));
+            const lanes score = select(first_lanes(count), multiply_add(sums_of(products[r]), all(cache.scale), m[r]),
+                                       all(-INFINITY));
+            const float top   = std::max(max[r], reduce_max(score));
             if (top == -INFINITY) {
-                _mm512_store_ps(weight[r], _mm512_setzero_ps());
+                store(weight[r], all(0));
                 continue;
             }
-            const __m512 w = exp_of(_mm512_sub_ps(score, _mm512_set1_ps(top)));
+            const lanes w = exp_of(subtract(score, all(top)));
             if (top > max[r]) {
                 const float shrink = max[r] == -INFINITY ? 0 : exp_of(max[r] - top);
                 total[r] *= shrink;
-                for (int i = 0; i < V; i++) sum[r][i] = _mm512_mul_ps(sum[r][i], _mm512_set1_ps(shrink));
+                for (int i = 0; i < V; i++) sum[r][i] = multiply(sum[r][i], all(shrink));
                 max[r] = top;
             }
-            total[r] += _mm512_reduce_add_ps(w);
-            _mm512_store_ps(weight[r], w);
+            total[r] += reduce_add(w);
+            store(weight[r], w);
         }
-        for (int j = 0; j < count; j++) {
-            if (!(seen >> j & 1)) continue;
-            const char * value = cache.v + (at + j) * cache.v_stride;
-            for (int i = 0; i < V; i++) {
-                const __m512 v = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) value + i));
-                for (int r = 0; r < R; r++) sum[r][i] = _mm512_fmadd_ps(v, _mm512_set1_ps(weight[r][j]), sum[r][i]);
+        for (int s = 0; s < V; s += S) {
+            lanes some[R][S];
+            for (int r = 0; r < R; r++)
+                for (int i = 0; i < S; i++) some[r][i] = sum[r][s + i];
+            for (int j = 0; j < count; j++) {
+                if (!(seen >> j & 1)) continue;
+                const auto * value = (const uint16_t *) (cache.v + (at + j) * cache.v_stride) + 16 * s;
+                for (int i = 0; i < S; i++) {
+                    const lanes v = widen(value + 16 * i);
+                    for (int r = 0; r < R; r++) some[r][i] = multiply_add(v, all(weight[r][j]), some[r][i]);
+                }
             }
+            for (int r = 0; r < R; r++)
+                for (int i = 0; i < S; i++) sum[r][s + i] = some[r][i];
         }
     }
     for (int r = 0; r < R; r++) {
         out.max[r]     = max[r];
         out.weights[r] = total[r];
-        for (int i = 0; i < V; i++) _mm512_storeu_ps(out.values + r * D + 16 * i, sum[r][i]);
+        for (int i = 0; i < V; i++) store(out.values() + r * D + 16 * i, sum[r][i]);
     }
 }
 
@@ -112,6 +132,8 @@ attend_function attend_for(int64_t length, int count) {
         case 80: return attend_for<80>(count);
         case 96: return attend_for<96>(count);
         case 128: return attend_for<128>(count);
+        case 192: return attend_for<192>(count);
+        case 256: return attend_for<256>(count);
         default: return nullptr;
     }
 }
@@ -183,54 +205,57 @@ class group {
         attend(cache, query, seen, begin, end, out);
     }
 
-    void write(const partial & all) const {
+    void write(const partial & result) const {
         const int64_t length = q->ne[0];
         for (int r = 0; r < count; r++) {
             const int64_t row = stream * op->ne[2] * op->ne[1] + head_of(r) + token_of(r) * op->ne[1];
             float *       out = (float *) ((char *) op->data + row * op->nb[1]);
-            const __m512 scale = _mm512_set1_ps(all.weights[r] == 0 ? 0 : 1 / all.weights[r]);
+            const lanes   scale = all(result.weights[r] == 0 ? 0 : 1 / result.weights[r]);
             for (int64_t i = 0; i < length; i += 16)
-                _mm512_storeu_ps(out + i, _mm512_mul_ps(_mm512_loadu_ps(all.values + r * length + i), scale));
+                store(out + i, multiply(load(result.values() + r * length + i), scale));
         }
     }
 };
 
 class traits : public ggml::cpu::tensor_traits {
     bool work_size(int threads, const ggml_tensor * op, size_t & size) override {
-        // With fewer threads there are no more parts to keep.
+        // Two for each thread; or one for each part, of which there are no more to keep with fewer threads.
         const division by(op, threads);
-        size = shared_loop::bytes + (by.is_split ? by.tasks * by.parts * sizeof(partial) : 0);
+        const int64_t  partials = std::max<int64_t>(2 * threads, by.is_split ? by.tasks * by.parts : 0);
+        size = shared_loop::bytes + partials * partial::bytes(op->src[0]->ne[0]);
         return true;
     }
 
     bool compute_forward(ggml_compute_params * params, ggml_tensor * op) override {
         const division by(op, params->nth);
-        const int64_t  length = op->src[0]->ne[0];
-        partial *      parts  = (partial *) ((char *) params->wdata + shared_loop::bytes);
+        const int64_t  length  = op->src[0]->ne[0];
+        const auto     partial_at = [&](int64_t index) -> partial & {
+            return *(partial *) ((char *) params->wdata + shared_loop::bytes + index * partial::bytes(length));
+        };
         if (by.is_split) {
             shared_loop loop(params->wdata, params, by.tasks * by.parts);
             for (int64_t unit = loop.take(); unit >= 0; unit = loop.take())
-                group(op, by, unit / by.parts).attend(unit % by.parts, parts[unit]);
+                group(op, by, unit / by.parts).attend(unit % by.parts, partial_at(unit));
             barrier(params->threadpool);
             for (int64_t task = params->ith; task < by.tasks; task += params->nth) {
                 const group rows(op, by, task);
-                partial &   all = parts[task * by.parts];
+                partial &   result = partial_at(task * by.parts);
                 for (int64_t part = 1; part < by.parts; part++)
-                    all.add(parts[task * by.parts + part], rows.count, length);
-                rows.write(all);
+                    result.add(partial_at(task * by.parts + part), rows.count, length);
+                rows.write(result);
             }
             return true;
         }
         shared_loop loop(params->wdata, params, by.tasks);
+        partial &   result = partial_at(2 * params->ith), &next = partial_at(2 * params->ith + 1);
         for (int64_t task = loop.take(); task >= 0; task = loop.take()) {
             const group rows(op, by, task);
-            partial     all, next;
-            rows.attend(0, all);
+            rows.attend(0, result);
             for (int64_t part = 1; part < by.parts; part++) {
                 rows.attend(part, next);
-                all.add(next, rows.count, length);
+                result.add(next, rows.count, length);
             }
-            rows.write(all);
+            rows.write(result);
         }
         return true;
     }
@@ -254,4 +279,3 @@ ggml::cpu::tensor_traits * attention_traits() {
     static traits one;
     return &one;
 }
-#endif

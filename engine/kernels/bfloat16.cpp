@@ -1,9 +1,7 @@
-// Matrix products with bfloat16 weights on x64 processors with AVX-512.
+// Matrix products with bfloat16 weights on x64 processors.
 //
 // ggml computes them as dot products of rows, token by token: eight tokens take eight times as long as one. Here a
-// tile of up to 12 tokens reads each weight once. Weights are those of the file; activations are rounded to bfloat16,
-// as ggml rounds them.
-#ifdef KERNELS_AVX512
+// tile of up to 12 tokens reads each weight once. Weights are those of the file.
 #include "bfloat16.h"
 
 #include "kernels.h"
@@ -13,21 +11,27 @@ namespace {
 using bfloat16::panel_outputs;
 
 class traits : public ggml::cpu::tensor_traits {
+#ifdef KERNELS_AVX512
     const bool is_native = __builtin_cpu_supports("avx512bf16");
+#else
+    static constexpr bool is_native = false;
+#endif
 
-    /** The rounded activations, then the shared loop. */
-    static size_t loop_offset(const ggml_tensor * x) { return padded(rows_of(x) * x->ne[0] * sizeof(uint16_t)); }
+    /** The activations, then the shared loop. */
+    size_t loop_offset(const ggml_tensor * x) const {
+        return padded(rows_of(x) * x->ne[0] * (is_native ? sizeof(uint16_t) : sizeof(float)));
+    }
 
     bool work_size(int, const ggml_tensor * op, size_t & size) override {
         size = loop_offset(op->src[1]) + shared_loop::bytes;
         return true;
     }
 
-    template <typename By> static void compute(const ggml_compute_params * params, ggml_tensor * op) {
+    template <typename By> void compute(const ggml_compute_params * params, ggml_tensor * op) const {
         const ggml_tensor *w = op->src[0], *x = op->src[1];
         const int     inputs = (int) w->ne[0], tokens = (int) rows_of(x);
         const int64_t panels = w->ne[1] / panel_outputs;
-        auto *        rounded = (uint16_t *) params->wdata;
+        auto *        rounded = (typename By::activation *) params->wdata;
         for (int t = params->ith; t < tokens; t += params->nth)
             bfloat16::round_row<By>((const float *) row_at(x, t), inputs, inputs, rounded + (size_t) t * inputs);
         const size_t panel = (size_t) inputs * panel_outputs, stride = op->nb[1] / sizeof(float);
@@ -45,8 +49,13 @@ class traits : public ggml::cpu::tensor_traits {
     }
 
     bool compute_forward(ggml_compute_params * params, ggml_tensor * op) override {
-        if (is_native) compute<bfloat16::Native>(params, op);
-        else compute<bfloat16::Widened>(params, op);
+#ifdef KERNELS_AVX512
+        if (is_native) {
+            compute<bfloat16::Native>(params, op);
+            return true;
+        }
+#endif
+        compute<bfloat16::Widened>(params, op);
         return true;
     }
 };
@@ -72,4 +81,3 @@ void pack_bfloat16(ggml_tensor * tensor, const void * data) {
         for (int64_t i = 0; i < inputs; i += 2)
             for (int64_t o = 0; o < panel_outputs; o++, to += 2) memcpy(to, from + o * inputs + i, 4);
 }
-#endif

@@ -1,21 +1,25 @@
-// Matrix products in bfloat16 on x64 processors with AVX-512: weights of the engine (bfloat16.cpp), and of what reads
-// pictures (scripts/setup/vision/bf16.cpp). A token's sums are added up in one order, whatever is computed beside it.
+// Matrix products in bfloat16 on x64 processors: weights of the engine (bfloat16.cpp), and of what reads pictures
+// (scripts/setup/vision/bf16.cpp). A token's sums are added up in one order, whatever is computed beside it.
 #pragma once
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
+#include "lanes.h"
+
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512bf16")
+#ifdef KERNELS_AVX512
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c")
+#endif
 
 namespace bfloat16 {
 
 // A packed matrix [inputs, outputs] is a panel of each 16 outputs: for each 2 inputs, those of the first output, of the
 // second, and so on. That is what the instruction reads.
 constexpr int panel_outputs = 16;
-constexpr int block_rows = 12;
+// A tile has up to so many rows of one panel, or of two if its sums are no more than `sums_max`: they are in registers.
+constexpr int block_rows = width == 16 ? 12 : 6;
+constexpr int sums_max = width == 16 ? 24 : 4;
 // Rows that are multiplied together: they stay in the cache beside a panel.
 constexpr int chunk_rows = 20 * block_rows;
 // Bytes of weights that are read ahead of those in use where few rows wait for memory: a processor stops at each page.
@@ -34,86 +38,95 @@ inline size_t place_of(int input, int output) {
     return (size_t) (input / 2 * 2 * panel_outputs + output % panel_outputs * 2 + input % 2);
 }
 
-/** With the instructions for bfloat16. */
+#ifdef KERNELS_AVX512
+/** With the instructions for bfloat16. Activations are rounded, as ggml rounds them. */
 struct Native {
-    static __m256i round(__m512 numbers) { return (__m256i) _mm512_cvtneps_pbh(numbers); }
-    static __m512 add(__m512 sum, __m512i one, __m512i two) {
+    using activation = uint16_t;
+    static constexpr int steps = 1;
+
+    /** The first `left` of 16 numbers, and zeros. */
+    static void round(const float * from, int left, uint16_t * to) {
+        _mm256_storeu_si256((__m256i *) to, (__m256i) _mm512_cvtneps_pbh(load_some(from, left)));
+    }
+    static __m512i weights(const uint16_t * pairs, int) { return _mm512_loadu_si512(pairs); }
+    static __m512i both(const uint16_t * pair, int) {
+        int32_t two;
+        memcpy(&two, pair, sizeof(two));
+        return _mm512_set1_epi32(two);
+    }
+    static lanes add(__m512i one, __m512i two, lanes sum) {
         return _mm512_dpbf16_ps(sum, (__m512bh) one, (__m512bh) two);
     }
 };
+#endif
 
-/** For processors without them. */
+/** For processors without them: weights are widened. Activations stay as they are, which costs nothing. */
 struct Widened {
-    static __m256i round(__m512 numbers) {
-        const __m512i bits = _mm512_castps_si512(numbers);
-        const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-        const __m512i up = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-        const __mmask16 is_nan = _mm512_cmp_ps_mask(numbers, numbers, _CMP_UNORD_Q);
-        const __m512i rounded = _mm512_mask_mov_epi32(up, is_nan, _mm512_set1_epi32(0x7fc00000));
-        return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+    using activation = float;
+    /** The second weights of all pairs, then the first. */
+    static constexpr int steps = 2;
+
+    static void  round(const float * from, int left, float * to) { store(to, load_some(from, left)); }
+    static lanes weights(const uint16_t * pairs, int step) {
+        return step == 0 ? widen_second(pairs) : widen_first(pairs);
     }
-    static __m512 high(__m512i pairs) {
-        return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32((int) 0xffff0000)));
-    }
-    static __m512 low(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
-    static __m512 add(__m512 sum, __m512i one, __m512i two) {
-        return _mm512_fmadd_ps(low(one), low(two), _mm512_fmadd_ps(high(one), high(two), sum));
-    }
+    static lanes both(const float * pair, int step) { return all(pair[1 - step]); }
+    static lanes add(lanes one, lanes two, lanes sum) { return multiply_add(one, two, sum); }
 };
 
-/** Rounds a row of `count` numbers to bfloat16, and fills up to `padded`, a multiple of 16, with zeros. */
-template <typename By> void round_row(const float * from, int count, int padded, uint16_t * to) {
-    for (int i = 0; i < padded; i += 16) {
-        const int left = std::max(0, std::min(16, count - i));
-        const __m256i rounded = By::round(_mm512_maskz_loadu_ps((__mmask16) ((1u << left) - 1), from + i));
-        _mm256_storeu_si256((__m256i *) (to + i), rounded);
-    }
+/** Brings a row of `count` numbers into the form that is multiplied, and fills up to `padded` (16n) with zeros. */
+template <typename By> void round_row(const float * from, int count, int padded, typename By::activation * to) {
+    for (int i = 0; i < padded; i += 16) By::round(from + i, std::max(0, std::min(16, count - i)), to + i);
 }
 
 /** R rows of `a` times `pairs` pairs of inputs in P panels, into `c`. Unrolled, so that the sums are in registers. */
 template <typename By, int R, int P>
-void multiply(Rows<const uint16_t> a, Rows<const uint16_t> panels, int pairs, Rows<float> c) {
-    __m512 sums[R][P];
+void multiply(Rows<const typename By::activation> a, Rows<const uint16_t> panels, int pairs, Rows<float> c) {
+    lanes sums[R][P];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
-        for (int p = 0; p < P; ++p) sums[r][p] = _mm512_setzero_ps();
-    for (int k = 0; k < pairs; ++k) {
-        __m512i weights[P];
+        for (int p = 0; p < P; ++p) sums[r][p] = all(0);
+    for (int k = 0; k < pairs; ++k)
 #pragma GCC unroll 2
-        for (int p = 0; p < P; ++p) {
-            const uint16_t * at = panels.at(p) + k * 2 * panel_outputs;
-            weights[p] = _mm512_loadu_si512(at);
-            if (R <= waiting_rows) _mm_prefetch((const char *) at + ahead, _MM_HINT_T1);
-        }
+        for (int step = 0; step < By::steps; ++step) {
+            decltype(By::weights(nullptr, 0)) weights[P];
+#pragma GCC unroll 2
+            for (int p = 0; p < P; ++p) {
+                const uint16_t * at = panels.at(p) + k * 2 * panel_outputs;
+                weights[p] = By::weights(at, step);
+                if (R <= waiting_rows && step == 0) __builtin_prefetch((const char *) at + ahead, 0, 2);
+            }
 #pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-            int32_t pair;
-            memcpy(&pair, a.at(r) + 2 * k, sizeof(pair));
-            const __m512i both = _mm512_set1_epi32(pair);
+            for (int r = 0; r < R; ++r) {
+                const auto both = By::both(a.at(r) + 2 * k, step);
 #pragma GCC unroll 2
-            for (int p = 0; p < P; ++p) sums[r][p] = By::add(sums[r][p], both, weights[p]);
+                for (int p = 0; p < P; ++p) sums[r][p] = By::add(both, weights[p], sums[r][p]);
+            }
         }
-    }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
-        for (int p = 0; p < P; ++p) _mm512_storeu_ps(c.at(r) + p * panel_outputs, sums[r][p]);
+        for (int p = 0; p < P; ++p) store(c.at(r) + p * panel_outputs, sums[r][p]);
 }
 
 /** The same for up to R rows and 1 or 2 panels. */
 template <typename By, int R>
-void multiply_some(int rows, int count, Rows<const uint16_t> a, Rows<const uint16_t> panels, int pairs, Rows<float> c) {
+void multiply_some(int rows, int count, Rows<const typename By::activation> a, Rows<const uint16_t> panels, int pairs,
+                   Rows<float> c) {
     if constexpr (R > 0) {
         if (rows < R) return multiply_some<By, R - 1>(rows, count, a, panels, pairs, c);
-        if (count == 1) return multiply<By, R, 1>(a, panels, pairs, c);
-        multiply<By, R, 2>(a, panels, pairs, c);
+        if constexpr (2 * R <= sums_max)
+            if (count == 2) return multiply<By, R, 2>(a, panels, pairs, c);
+        for (int p = 0; p < count; ++p)
+            multiply<By, R, 1>(a, {panels.at(p), panels.stride}, pairs, {c.first + p * panel_outputs, c.stride});
     }
 }
 
 /** `rows` rows of `a` times `count` panels, into `c`. Two panels at a time stay in the cache for all rows. */
 template <typename By>
-void product(int rows, int count, Rows<const uint16_t> a, Rows<const uint16_t> panels, int pairs, Rows<float> c) {
+void product(int rows, int count, Rows<const typename By::activation> a, Rows<const uint16_t> panels, int pairs,
+             Rows<float> c) {
     // Equal blocks, as a small last one reads all weights again for little.
     const int blocks = (rows + block_rows - 1) / block_rows;
     for (int panel = 0; panel < count; panel += 2)

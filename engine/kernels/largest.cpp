@@ -1,26 +1,29 @@
 // The largest of the logits of a vocabulary: what a sampler chooses from.
-#ifdef KERNELS_AVX512
-#include <immintrin.h>
-
 #include <cstdint>
 #include <limits>
+
+#include "lanes.h"
 
 /**
  * The largest of `n` numbers in descending order, of equals the first: at most `size` of them, into `values` and
  * `indices`. `mask` has a bit for each number that may be taken, 32 in a word; null: all. Returns how many there are.
- * Numbers that are not a number or minus infinity are never taken. -1: this processor has no AVX-512.
+ * Numbers that are not a number or minus infinity are never taken. -1: this processor lacks the instructions.
  */
 extern "C" __attribute__((visibility("default"))) int32_t tunery_largest(const float * numbers, int32_t n,
                                                                         const uint32_t * mask, int32_t size,
                                                                         double * values, int32_t * indices) {
+#ifdef KERNELS_AVX512
     static const bool is_supported = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
+#else
+    static const bool is_supported = __builtin_cpu_supports("avx2");
+#endif
     if (!is_supported) return -1;
     int32_t count = 0;
     float   above = -std::numeric_limits<float>::infinity();
     for (int32_t at = 0; at < n; at += 16) {
-        const __mmask16 inside = n - at < 16 ? (1u << (n - at)) - 1 : 0xffff;
-        const __m512    chunk  = _mm512_maskz_loadu_ps(inside, numbers + at);
-        unsigned candidates = _mm512_mask_cmp_ps_mask(inside, chunk, _mm512_set1_ps(above), _CMP_GT_OQ);
+        const int   inside = n - at < 16 ? n - at : 16;
+        const lanes chunk  = inside == 16 ? load(numbers + at) : load_some(numbers + at, inside);
+        unsigned candidates = bits_greater(chunk, all(above), inside);
         if (mask && candidates) candidates &= mask[at / 32] >> (at % 32);
         for (; candidates; candidates &= candidates - 1) {
             const int32_t index = at + __builtin_ctz(candidates);
@@ -39,4 +42,3 @@ extern "C" __attribute__((visibility("default"))) int32_t tunery_largest(const f
     }
     return count;
 }
-#endif

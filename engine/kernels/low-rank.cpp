@@ -1,8 +1,5 @@
-// Products with the two factors of an adapter (LoRA) in 16 bits, on x64 processors with AVX-512: a few long rows, and
-// many short ones. They are small, so a general product spends most of its time on its edges. Activations keep 32 bits.
-#ifdef KERNELS_AVX512
-#include <immintrin.h>
-
+// Products with the two factors of an adapter (LoRA) in 16 bits: a few long rows, and many short ones. They are small,
+// so a general product spends most of its time on its edges. Activations keep 32 bits.
 #include <algorithm>
 
 #include "kernels.h"
@@ -11,38 +8,62 @@
 namespace {
 
 constexpr int64_t rank_max = 64;
-constexpr int     tokens_max = 8;   // of a block of the first factor
-constexpr int     together   = 16;  // tokens that rows of the second one are read for
-constexpr int     ahead      = 4;   // groups of 16 rows of the second one
-
-__m512 halves(const uint16_t * at) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) at)); }
+constexpr int     sums_max   = width == 16 ? 16 : 12;  // of a block of the first factor: in registers
+constexpr int     tokens_max = sums_max / 2;           // of such a block
+constexpr int     together   = 16;                     // tokens that rows of the second one are read for
+constexpr int     tokens_few = width == 16 ? 1 : 3;    // of these at once, as many as have sums in registers
+constexpr int     ahead      = 4;                      // groups of 16 rows of the second one
 
 /** Rows of the first factor that are read for this many tokens. */
-constexpr int rows_for(int tokens) { return tokens > 4 ? 2 : 4; }
+constexpr int rows_for(int tokens) { return tokens > sums_max / 4 ? 2 : 4; }
 
 /** Neighbouring long rows with `T` tokens. The order of a sum does not depend on `T`. */
 template <int T> void long_rows(const uint16_t * w, const float * const * x, int64_t length, float * const * out) {
     constexpr int R = rows_for(T);
-    __m512        sum[16];
-    for (int i = 0; i < 16; i++) sum[i] = _mm512_setzero_ps();
-    for (int64_t at = 0; at < length; at += 16) {
-        __m512 a[T];
-        for (int t = 0; t < T; t++) a[t] = _mm512_loadu_ps(x[t] + at);
+    vector        sum[16];
+    for (int i = 0; i < 16; i++) sum[i] = all_vector(0);
+    for (int64_t at = 0; at < length; at += width) {
+        vector a[T];
+        for (int t = 0; t < T; t++) a[t] = load_vector(x[t] + at);
         for (int r = 0; r < R; r++) {
             const uint16_t * row = w + r * length + at;
             // The next rows, and after the last ones the second factor: llama.cpp puts it there.
-            _mm_prefetch((const char *) (row + R * length), _MM_HINT_T0);
-            const __m512 one = halves(row);
-            for (int t = 0; t < T; t++) sum[t * R + r] = _mm512_fmadd_ps(one, a[t], sum[t * R + r]);
+            prefetch_line(row + R * length);
+            const vector one = widen_vector(row);
+            for (int t = 0; t < T; t++) sum[t * R + r] = multiply_add(one, a[t], sum[t * R + r]);
         }
     }
     float sums[16];
-    _mm512_storeu_ps(sums, sums_of(sum));
+    store(sums, sums_of(sum));
     for (int t = 0; t < T; t++)
         for (int r = 0; r < R; r++) out[t][r] = sums[t * R + r];
 }
-constexpr decltype(&long_rows<1>) long_rows_of[tokens_max] = { long_rows<1>, long_rows<2>, long_rows<3>, long_rows<4>,
-                                                               long_rows<5>, long_rows<6>, long_rows<7>, long_rows<8> };
+
+using long_rows_function = void (*)(const uint16_t *, const float * const *, int64_t, float * const *);
+template <int T> long_rows_function long_rows_of(int tokens) {
+    if constexpr (T > 1)
+        if (tokens < T) return long_rows_of<T - 1>(tokens);
+    return long_rows<T>;
+}
+
+/** 16 rows of the second factor, as columns, with 16 numbers of `T` tokens. `is_first`: of all. */
+template <int T>
+void short_rows(const lanes * columns, const float * const * x, int64_t at, bool is_first, float * const * out,
+                int64_t row) {
+    lanes even[T], odd[T];
+    for (int t = 0; t < T; t++) {
+        even[t] = is_first ? all(0) : load(out[t] + row);
+        odd[t]  = all(0);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2)
+#pragma GCC unroll 3
+        for (int t = 0; t < T; t++) {
+            even[t] = multiply_add(columns[i], all(x[t][at + i]), even[t]);
+            odd[t]  = multiply_add(columns[i + 1], all(x[t][at + i + 1]), odd[t]);
+        }
+    for (int t = 0; t < T; t++) store(out[t] + row, add(even[t], odd[t]));
+}
 
 /** What a thread computes: its tokens with all rows, or of few tokens its rows. */
 struct share {
@@ -83,7 +104,7 @@ class traits : public ggml::cpu::tensor_traits {
             }
             const auto * factor = (const uint16_t *) row_at(w, block * rows);
             for (int64_t r = 0; r < rows; r += rows_for(count)) {
-                long_rows_of[count - 1](factor + r * w->ne[0], in, w->ne[0], out);
+                long_rows_of<tokens_max>(count)(factor + r * w->ne[0], in, w->ne[0], out);
                 for (int t = 0; t < count; t++) out[t] += rows_for(count);
             }
         }
@@ -104,23 +125,17 @@ class traits : public ggml::cpu::tensor_traits {
             }
             for (int64_t g = begin; g < end; g++)
                 for (int64_t at = 0; at < w->ne[0]; at += 16) {
-                    __m512           columns[16];
+                    lanes            columns[16];
                     const uint16_t * rows = (const uint16_t *) ((char *) w->data + g * 16 * w->nb[1]) + at;
                     if (first == mine.begin && g + ahead < end)
                         for (int64_t line = 0; line < 512; line += 64)
-                            _mm_prefetch((const char *) (rows + ahead * 16 * w->ne[0]) + line, _MM_HINT_T0);
-                    for (int r = 0; r < 16; r++) columns[r] = halves(rows + r * (w->nb[1] / 2));
+                            prefetch_line((const char *) (rows + ahead * 16 * w->ne[0]) + line);
+                    for (int r = 0; r < 16; r++) columns[r] = widen(rows + r * (w->nb[1] / 2));
                     transpose(columns);
-                    for (int t = 0; t < count; t++) {
-                        float *       to   = out[t] + g * 16;
-                        const float * from = in[t] + at;
-                        __m512 even = at == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(to), odd = _mm512_setzero_ps();
-                        for (int i = 0; i < 16; i += 2) {
-                            even = _mm512_fmadd_ps(columns[i], _mm512_set1_ps(from[i]), even);
-                            odd  = _mm512_fmadd_ps(columns[i + 1], _mm512_set1_ps(from[i + 1]), odd);
-                        }
-                        _mm512_storeu_ps(to, _mm512_add_ps(even, odd));
-                    }
+                    int t = 0;
+                    for (; t + tokens_few <= count; t += tokens_few)
+                        short_rows<tokens_few>(columns, in + t, at, at == 0, out + t, g * 16);
+                    for (; t < count; t++) short_rows<1>(columns, in + t, at, at == 0, out + t, g * 16);
                 }
         }
     }
@@ -147,4 +162,3 @@ ggml::cpu::tensor_traits * low_rank_traits() {
     static traits one;
     return &one;
 }
-#endif

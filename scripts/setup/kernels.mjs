@@ -47,7 +47,7 @@ const trainer = {
   otherwise: 'The trainer computes with torch alone',
 }
 
-/** Two to nine seconds of one core each. A compiler that fails is no reason to do without an engine or a trainer. */
+/** Up to 15 seconds of one core each. A compiler that fails is no reason to do without an engine or a trainer. */
 export async function engineKernels(options) {
   let isChanged = false
   for (const engine of engines) if (await compile(engine, options)) isChanged = true

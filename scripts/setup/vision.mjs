@@ -19,7 +19,12 @@ const header = () => local('llama/mtmd/mtmd.h')
 const bundled = () => local('llama/mtmd/source/LICENSE')
 
 /** Kernels of our own: products and attention in bfloat16 (docs/decisions/031-vision-serving.md). */
-const kernelFiles = ['scripts/setup/vision/bf16.h', 'scripts/setup/vision/bf16.cpp', 'engine/kernels/bfloat16.h']
+const kernelFiles = [
+  'scripts/setup/vision/bf16.h',
+  'scripts/setup/vision/bf16.cpp',
+  'engine/kernels/bfloat16.h',
+  'engine/kernels/lanes.h',
+]
 
 /**
  * Corrections of the source, so that pictures become what transformers makes of them: Qwen's are stretched to their

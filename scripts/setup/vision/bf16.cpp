@@ -12,6 +12,7 @@ ggml_tensor * bf16_attention(ggml_context *, const ggml_tensor *, ggml_tensor *,
 
 #else
 
+#define KERNELS_AVX512
 #include "bfloat16.h"
 #include "ggml-backend.h"
 
@@ -29,6 +30,7 @@ namespace {
 
 bool is_supported(const ggml_tensor * weights) {
     static const bool has_instructions = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                                          __builtin_cpu_supports("avx512bf16");
     return has_instructions && weights && weights->buffer && ggml_backend_buffer_is_host(weights->buffer);
 }
