@@ -10,7 +10,7 @@
 // TUNERY_PYTHON: the Python to use. TUNERY_GPU=auto|cuda|vulkan|none: the engine's GPU build.
 import { existsSync, mkdirSync } from 'node:fs'
 import os from 'node:os'
-import { engineKernels, trainerKernels } from './setup/kernels.mjs'
+import { engineKernels, otherEngineKernels, trainerKernels } from './setup/kernels.mjs'
 import { converters, engine, nodeRuntime, npmPackages, vocabularies } from './setup/packages.mjs'
 import { peers } from './setup/peers.mjs'
 import { killCommands, need, SetupError } from './setup/process.mjs'
@@ -47,12 +47,20 @@ const parts = {
   converters: [converters, ...(dev ? [vocabularies] : [])],
   python: [pythonEnvironment, pythonOnnx, ...(dev ? [pythonDev, trackerDev] : []), tracker],
   'trainer-kernels': [trainerKernels],
+  'other-kernels': [otherEngineKernels],
   models: [servedModel, defaultModel, embeddingModel],
   web: [web],
 }
 const servingSteps = [...parts.npm, ...parts.node, ...parts.engine, servedModel, ...parts.web]
-const trainingParts = ['converters', 'python', 'trainer-kernels', 'models']
-const trainingSteps = [...parts.converters, ...parts.python, trainerKernels, defaultModel, embeddingModel]
+const trainingParts = ['converters', 'python', 'trainer-kernels', 'models', 'other-kernels']
+const trainingSteps = [
+  ...parts.converters,
+  ...parts.python,
+  trainerKernels,
+  defaultModel,
+  embeddingModel,
+  otherEngineKernels,
+]
 
 async function runSteps(steps) {
   let count = 0

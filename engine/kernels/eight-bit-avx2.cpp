@@ -1,7 +1,7 @@
 // Matrix products with Q8_0 weights on x64 processors with AVX2.
 //
-// One instruction multiplies two weights of eight rows with two activations of a token, in 16 bits: instructions for eight
-// bits are no faster without VNNI, as the sum of two such products does not fit into 16. So activations have 16 bits.
+// One instruction multiplies two weights of eight rows with two activations of a token, in 16 bits: instructions for
+// eight bits are no faster without VNNI, as the sum of two such products does not fit into 16. So activations have 16.
 #include <immintrin.h>
 
 #include <algorithm>

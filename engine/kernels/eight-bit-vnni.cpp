@@ -1,9 +1,9 @@
 // Matrix products with Q8_0 weights on x64 processors with AVX-512 VNNI.
 //
-// One instruction multiplies 64 weights with four activations of a token, and a tile has up to 12 tokens. Activations are
-// rounded to eight bits by block, as ggml rounds them, but keep their scale in 32 bits, and outliers have 16: a block with
-// one would be rounded by its size, which makes most of the error (as in Dettmers et al., "LLM.int8()", 2022, arXiv
-// 2208.07339).
+// One instruction multiplies 64 weights with four activations of a token, and a tile has up to 12 tokens. Activations
+// are rounded to eight bits by block, as ggml rounds them, but keep their scale in 32 bits, and outliers have 16: a
+// block with one would be rounded by its size, which makes most of the error (as in Dettmers et al., "LLM.int8()",
+// 2022, arXiv 2208.07339).
 #include "eight-bit.h"
 
 #ifdef KERNELS_AVX512

@@ -1,5 +1,6 @@
-// What the two ways to multiply with Q8_0 weights in AVX-512 share: VNNI (eight-bit-vnni.cpp) and AMX (eight-bit-amx.cpp).
-// Both give the same numbers to the bit: sums of a block are exact integers, scaled and added up in the same order.
+// What the two ways to multiply with Q8_0 weights in AVX-512 share: VNNI (eight-bit-vnni.cpp) and AMX
+// (eight-bit-amx.cpp). Both give the same numbers to the bit: sums of a block are exact integers, scaled and added up
+// in the same order.
 #pragma once
 #include <immintrin.h>
 

@@ -1,8 +1,8 @@
 // Matrix products with quantized weights.
 //
-// ggml computes them as dot products of rows. Here 16 rows are interleaved, and a tile of several tokens reads each weight
-// once. The weights are those of the file: each block is summed exactly before it is scaled. How activations are rounded
-// depends on the instructions. The tokens of a mixture are sorted by expert.
+// ggml computes them as dot products of rows. Here 16 rows are interleaved, and a tile of several tokens reads each
+// weight once. The weights are those of the file: each block is summed exactly before it is scaled. How activations are
+// rounded depends on the instructions. The tokens of a mixture are sorted by expert.
 #include "products.h"
 
 #include <algorithm>
@@ -94,7 +94,8 @@ class traits : public ggml::cpu::tensor_traits {
             const int64_t place = has_experts ? places[r] : r;
             const auto    from  = (const float *) row_at(x, row);
             outlier * const own = outliers + place * most;
-            counts[place] = format.round(from, memory + place / group * group_bytes, (int) (place % group), blocks, own);
+            char * const into = memory + place / group * group_bytes;
+            counts[place]     = format.round(from, into, (int) (place % group), blocks, own);
             out[place]    = (float *) row_at(op, r);
             for (int32_t i = 0; i < counts[place]; i++) own[i].out = out[place];
         }

@@ -1,6 +1,6 @@
 // The engine's own kernels (engine/kernels) and the trainer's (trainer/kernels), where there is a C++ compiler: without
 // them they compute with their libraries'.
-import { existsSync, mkdirSync, readdirSync, renameSync, rmSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import path from 'node:path'
 import { ask, run } from './process.mjs'
 import { print } from './progress.mjs'
@@ -48,10 +48,26 @@ const trainer = {
 }
 
 /** Up to 15 seconds of one core each. A compiler that fails is no reason to do without an engine or a trainer. */
-export async function engineKernels(options) {
-  let isChanged = false
-  for (const engine of engines) if (await compile(engine, options)) isChanged = true
-  return isChanged
+export const engineKernels = (options) => compileAll([ownEngine()], options)
+/** Those for other machines, which what is written here may run on. */
+export const otherEngineKernels = (options) =>
+  compileAll(
+    engines.filter((engine) => engine !== ownEngine()),
+    options,
+  )
+
+/** The one that the engine takes on this machine. */
+function ownEngine() {
+  const features = new Set(/^flags\s*:(.*)$/m.exec(readFileSync('/proc/cpuinfo', 'utf8'))?.[1]?.split(' '))
+  // Linux writes avx512_vnni.
+  const has = (feature) => features.has(feature) || features.has(feature.replace('avx512', 'avx512_'))
+  return engines.find((engine) => engine.features.every(has)) ?? engines[0]
+}
+
+async function compileAll(compiled, options) {
+  let count = 0
+  for (const engine of compiled) if (await compile(engine, options)) count++
+  return count > 0
 }
 export const trainerKernels = (options) => compile(trainer, options)
 

@@ -38,7 +38,7 @@ export interface Stream {
 
 const features = new Set(/^flags\s*:(.*)$/m.exec(readFileSync('/proc/cpuinfo', 'utf8'))?.[1]?.split(' '))
 const needs = { avx512: 'avx512_vnni', avx2: 'avx2' }
-/** The instructions of our own kernels that engines compute with here, if they do: answers do not depend on their batch. */
+/** The instructions of our own kernels that engines compute with here, if they do: no answer depends on its batch. */
 export const ownKernels = instructionSets.find(
   (set) => features.has(needs[set]) && existsSync(join(root, '.local/llama/lib', kernelsFile(set))),
 )
