@@ -132,7 +132,8 @@ export function InvalidRows({ count, datasetId }: { count: number | undefined; d
 }
 
 function Figures({ estimate, datasetId }: { estimate: JobEstimate; datasetId: string | null }) {
-  const { fits, seconds, price, peak_memory_mb, available_memory_mb, tokens, steps, rows, tokens_per_second } = estimate
+  const { fits, seconds, price, peak_memory_mb, available_memory_mb, devices, tokens, steps, rows, tokens_per_second } =
+    estimate
   const { cut_rows, no_learned_rows, resolved_config } = estimate
   const max_length = resolved_config.training_config.max_length.value
   const share = available_memory_mb > 0 ? peak_memory_mb / available_memory_mb : 1
@@ -147,6 +148,7 @@ function Figures({ estimate, datasetId }: { estimate: JobEstimate; datasetId: st
           <span className="text-muted">Peak memory</span>
           <span>
             {formatBytes(peak_memory_mb * 1e6)}
+            {devices > 1 && ` on each of ${devices} devices`}
             <span className="text-muted"> of {formatBytes(available_memory_mb * 1e6)}</span>
           </span>
         </div>
