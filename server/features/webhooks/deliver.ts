@@ -1,6 +1,6 @@
 // Sends deliveries that are due, at least once. Each is claimed with a lease in the database, so that one process at a
 // time attempts it. If a process dies during an attempt, the lease expires and the delivery is retried.
-import { EventEmitter, once } from 'node:events'
+import { EventEmitter } from 'node:events'
 import type { Logger } from 'pino'
 import { isoTime } from '../../../lib/utc-day.ts'
 import type { Db } from '../../platform/db/open.ts'
@@ -76,12 +76,27 @@ export class Deliverer {
   private async loop(): Promise<void> {
     const { log } = this.options
     while (!this.stopping.signal.aborted) {
-      const woken = once(this.wakeEvents, 'wake', {
-        signal: AbortSignal.any([this.stopping.signal, AbortSignal.timeout(poll_ms)]),
-      }).catch(() => {})
+      const woken = this.woken()
       await this.claimDue().catch((error: Error) => log.error({ err: error }, 'claiming webhook deliveries failed'))
       await woken
     }
+  }
+
+  /** Resolves at the next `wake`, at the stop, or when it is time to look again. */
+  private woken(): Promise<void> {
+    const { signal } = this.stopping
+    return new Promise((resolve) => {
+      const done = () => {
+        clearTimeout(timer)
+        this.wakeEvents.off('wake', done)
+        signal.removeEventListener('abort', done)
+        resolve()
+      }
+      const timer = setTimeout(done, poll_ms).unref()
+      this.wakeEvents.once('wake', done)
+      signal.addEventListener('abort', done, { once: true })
+      if (signal.aborted) done()
+    })
   }
 
   /** Claims and starts due deliveries up to the concurrency limits. */

@@ -8,7 +8,7 @@ import { z } from 'zod'
 import { ApiError } from '../../../contract/errors.ts'
 import type { SetupStep, TrainingSetup as TrainingSetupStatus } from '../../../contract/hub.ts'
 import { spawnChild } from '../../../lib/child-process.ts'
-import { runPeriodically } from '../../../lib/periodic.ts'
+import { type PeriodicTask, runPeriodically } from '../../../lib/periodic.ts'
 
 /** For callers that are refused. The whole takes one to three minutes. */
 const retryAfter_seconds = 15
@@ -144,12 +144,15 @@ export class TrainingSetup {
     if (!this.isReady)
       announce(`What only training needs is installed behind the service, in ${this.steps.length} steps.`)
     this.retry()
-    const recheck = runPeriodically(recheck_ms, async () => {
-      if (!this.isReady && !this.running && !existsSync(this.pendingFile)) this.becomeReady()
-    })
+    let recheck: PeriodicTask | undefined
+    if (!this.isReady)
+      recheck = runPeriodically(recheck_ms, async () => {
+        if (!this.isReady && !this.running && !existsSync(this.pendingFile)) this.becomeReady()
+        if (this.isReady) void recheck?.close()
+      })
     const close = async () => {
       this.closed.abort()
-      await recheck.close()
+      await recheck?.close()
       await this.running
     }
     return { close }
