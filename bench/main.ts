@@ -33,6 +33,7 @@ const benches: Record<string, [command: string, ...args: string[]]> = {
   lists: [process.execPath, 'bench/scale/lists.ts'],
   'first-minute': [process.execPath, 'bench/first-minute.ts'],
   fidelity: [process.execPath, 'bench/fidelity.ts'],
+  idle: [process.execPath, 'bench/idle/main.ts'],
   capacity: [process.execPath, 'bench/capacity/main.ts'],
 }
 

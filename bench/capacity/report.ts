@@ -141,7 +141,8 @@ export function topicOf(plan: Target, costs: Costs, list: Cost[], date: string, 
         'and networks are left out; clients send whatever the answers.',
       'Loading holds up the whole batch, as in vLLM today. Where it runs beside the batch, which vLLM and SGLang ' +
         'work on, the difference between the rules shrinks: see the rows with shorter loads.',
-      'Where a rule is overloaded, slot hits are those of the few requests that were answered.',
+      'Where a rule is overloaded, slot hits are those of the requests that were answered, and waits grow for as ' +
+        'long as it lasts: the figures are of 20 s.',
       `Requests come at random at ${plan.gateways} server processes, each of which sees its own requests alone.`,
     ],
   }

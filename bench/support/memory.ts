@@ -14,7 +14,7 @@ function read(file: string): string {
 }
 
 /** All descendants of a process. */
-function descendants(pid: number): number[] {
+export function descendants(pid: number): number[] {
   const children = new Map<number, number[]>()
   for (const name of readdirSync('/proc')) {
     if (!/^\d+$/.test(name)) continue
