@@ -40,7 +40,9 @@ const parameters = {
   required: ['city', 'days', 'unit'],
   additionalProperties: false,
 }
-const tools = [{ type: 'function', function: { name: 'get_weather', description: 'The weather.', parameters } }]
+const tools = [
+  { type: 'function', function: { name: 'get_weather', description: 'The weather.', parameters, strict: true } },
+]
 const question = 'How is the weather in Paris this week? Answer in celsius.'
 const body = { ...chat(question), max_tokens: 600, tools, tool_choice: 'required', parallel_tool_calls: false }
 
