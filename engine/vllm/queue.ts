@@ -110,6 +110,8 @@ export class VllmQueue {
     abandonGeneration(entry.generation)
     entry.controller.abort()
     this.pump(queue)
+    // It may have waited alone.
+    this.notifyIfIdle()
   }
 
   /** Sends what vLLM has room for, accounts in turn. Background generations wait while there are others. */

@@ -118,17 +118,31 @@ export class Queue {
         waiters.delete(done)
         if (waiters.size === 0 && this.waiters.get(kind) === waiters) this.waiters.delete(kind)
         if (this.waiters.size === 0) {
-          clearInterval(this.looks)
+          clearTimeout(this.looks)
           this.looks = undefined
         }
         signal.removeEventListener('abort', done)
         resolve()
       }
       this.waiters.set(kind, waiters.add(done))
-      this.looks ??= setInterval(() => void this.look(), look_ms)
+      this.looks ??= this.lookLater()
       signal.addEventListener('abort', done, { once: true })
       if (signal.aborted) done()
     })
+  }
+
+  /**
+   * The moment varies: what one server claims and leaves to another would always become due just before the first one
+   * looks again.
+   */
+  private lookLater(): NodeJS.Timeout {
+    return setTimeout(
+      () => {
+        this.looks = this.lookLater()
+        void this.look()
+      },
+      look_ms * (0.75 + Math.random() / 2),
+    )
   }
 
   /** Wakes the workers whose kinds have due entries. */
