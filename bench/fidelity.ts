@@ -1,6 +1,7 @@
-// How far answers are from sums in 32 bits: `npm run bench -- fidelity [--model FILE.gguf] [--texts FILE,…]`. Each form
-// of a model's weights is served with our kernels and with the library's, which llama-server computes with. A table has
-// the mean difference of a token's log-probability from that of the same weights in F32, and of the model's own.
+// How far answers are from sums in 32 bits: `npm run bench -- fidelity [--model FILE.gguf] [--texts FILE,…]
+// [--types Q8_0,…]`. Each form of a model's weights is served with our kernels and with the library's, which
+// llama-server computes with. A table has the mean difference of a token's log-probability from that of the same weights
+// in F32, and of the model's own.
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
@@ -12,6 +13,7 @@ const root = path.resolve(import.meta.dirname, '..')
 const { values } = parseArgs({
   options: {
     model: { type: 'string', default: path.join(root, '.local/models/HuggingFaceTB/SmolLM2-135M-Instruct/model.gguf') },
+    types: { type: 'string' },
     texts: { type: 'string', default: 'README.md,docs/decisions/010-weights-in-eight-bits.md,docs/guides/start.md' },
   },
 })
@@ -37,7 +39,9 @@ async function main(): Promise<void> {
   console.log(`${own.length} tokens of ${texts.length} texts\n`)
   console.log('| weights | kernels | difference from the same weights in F32, nats | from the model in F32 | mean |')
   console.log('|---|---|---|---|---|')
+  const requested = values.types?.split(',')
   for (const [type, number] of Object.entries(types)) {
+    if (requested && !requested.includes(type)) continue
     const file = await written(values.model, type, number)
     const same = await logprobs(await written(file, `${type}-F32`, 0), texts, ['--no-kernels'])
     for (const kernels of ['own', "the library's"]) {
