@@ -120,9 +120,13 @@ export function parseCommandLine(argv: string[]): Args {
     kernels: !values['no-kernels'],
     parse_control_tokens: values['parse-control-tokens'],
     vllm: values.vllm ?? null,
-    vllm_options: values['vllm-options'].split(/\s+/).filter(Boolean),
+    vllm_options: words(values['vllm-options']),
   }
 }
+
+/** Splits at white space outside of quotes, as a shell does. */
+const words = (text: string) =>
+  (text.match(/(?:[^\s"']|"[^"]*"|'[^']*')+/g) ?? []).map((word) => word.replace(/"([^"]*)"|'([^']*)'/g, '$1$2'))
 
 function parseNamed(option: string, text: string): NamedFile {
   const at = text.indexOf('=')

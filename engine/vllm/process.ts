@@ -122,13 +122,18 @@ export class VllmProcess {
       onExit: () => killGroup(child.pid),
     })
     const connection = createConnection(socket, api_key)
+    const cleanUp = () => {
+      rmSync(folder, { recursive: true, force: true })
+      killGroup(child.pid)
+    }
+    process.once('exit', cleanUp)
     const instance = new Promise<Instance>((resolve, reject) => {
       const fail = (reason: string) => {
         if (exited.signal.aborted) return
         exited.abort()
         connection.close()
-        rmSync(folder, { recursive: true, force: true })
-        killGroup(child.pid)
+        process.off('exit', cleanUp)
+        cleanUp()
         const wasRunning = this.current?.running !== undefined
         if (this.current?.child === child) this.current = undefined
         this.deaths++

@@ -153,6 +153,8 @@ export class VllmQueue {
       }
       this.hooks.onTokens(0, token_ids.length)
       for (const [index, token] of token_ids.entries()) {
+        // The library ends the process for one that its vocabulary lacks.
+        if (!(token >= 0 && token < vocab.size)) throw new Error(`vLLM sent the token ${token}, which the base lacks`)
         const token_logprobs = logprobs ? logprobsOf(logprobs.content[index]!, request.top_logprobs ?? 0) : null
         if (acceptToken(generation, vocab, { token, token_logprobs })) return
       }

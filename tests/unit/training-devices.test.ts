@@ -40,6 +40,7 @@ test('the devices are the GPUs that CUDA_VISIBLE_DEVICES leaves, those of the se
     shown: [second, ['GPU 0', 'GPU-0a', 40_000]],
     missing: ['5'],
   })
+  assert.deepEqual((await devicesOf('0,GPU-0a,00', two)).shown, [first], 'a GPU by several of its names')
   assert.deepEqual((await devicesOf('cpu0=4000,cpu1', two)).shown, [
     ['cpu0', '', 4000],
     ['cpu1', '', null],

@@ -78,6 +78,11 @@ test('the command line is validated', () => {
   assert.throws(() => parseCommandLine(['--listen', 'unix:/a', '--api-key-file', 'x']), /for a server on a port/)
   assert.throws(() => parseCommandLine(['--listen', 'unix:/a', '--model', 'x']), /NAME=FILE/)
   assert.ok(parseCommandLine(['--listen', 'unix:/a', '--threads', '999']).threads < 999)
+  assert.deepEqual(
+    parseCommandLine(['--listen', 'unix:/a', `--vllm-options= -x 1 --overrides='{"a": "b c"}' --name "d e"`])
+      .vllm_options,
+    ['-x', '1', '--overrides={"a": "b c"}', '--name', 'd e'],
+  )
   assert.deepEqual(parseCommandLine(['--listen', 'unix:/a', '--model', `${modelName}=${modelPath}`]).models, [
     { name: modelName, path: modelPath },
   ])

@@ -44,7 +44,11 @@ export async function readDevices(options: Options): Promise<DeviceList> {
   for (const { name, memory_mb } of names) {
     const gpu = visibleGpus(all, name)[0]
     if (isCores(name)) devices.push({ name, visible: '', on: 'cpu', memory_mb, free_mb: memory_mb })
-    else if (gpu) devices.push(deviceOf(gpu, memory_mb))
+    else if (gpu) {
+      const device = deviceOf(gpu, memory_mb)
+      // A GPU may be named twice, by its number and its UUID.
+      if (!devices.some(({ visible }) => visible === device.visible)) devices.push(device)
+    }
     // nvidia-smi lists no parts of a GPU.
     else if (name.startsWith('MIG-')) devices.push({ name, visible: name, on: 'gpu', memory_mb, free_mb: memory_mb })
     else missing.push(name)
