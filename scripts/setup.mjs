@@ -76,7 +76,9 @@ async function runServing() {
   const node = runSteps(parts.node)
   const results = await Promise.allSettled([
     node,
-    runSteps([...parts.engine, servedModel]),
+    runSteps(parts.engine),
+    // The model downloads while kernels are compiled.
+    runSteps([servedModel]),
     runSteps(parts.npm).then(async (count) => {
       await node
       return count + (await runSteps(parts.web))
