@@ -14,6 +14,8 @@ import { type Connection, createConnection } from './connection.ts'
 /** Weights of hundreds of gigabytes take minutes to read, and a first start compiles. */
 const startTimeout_ms = 30 * 60_000
 const stopTimeout_ms = 15_000
+/** How long an interpreter may take to say its version of vLLM. */
+const lookUp_ms_max = 60_000
 const poll_ms = 200
 /** The longest break before the next start. */
 const backOff_ms_max = 60_000
@@ -218,12 +220,18 @@ function createTail() {
 /** The version of vLLM that an interpreter has: with `+cpu` at its end where it computes on processors. */
 export async function vllmVersion(python: string): Promise<string> {
   const script = "import importlib.metadata as m; print(m.version('vllm'))"
-  const { stdout } = await promisify(execFile)(python, ['-c', script], { timeout: 60_000 }).catch((error) => {
-    const last = String(error.stderr || error.message)
-      .trim()
-      .split('\n')
-      .at(-1)
-    throw new Error(`${python} has no vLLM (${last}). Run \`npm run setup -- --with vllm\`.`)
-  })
+  const running = promisify(execFile)(python, ['-c', script], { timeout: lookUp_ms_max, killSignal: 'SIGKILL' })
+  const end = () => running.child.kill('SIGKILL')
+  process.once('exit', end)
+  const { stdout } = await running
+    .catch((error) => {
+      if (error.killed) throw new Error(`${python} did not say its version of vLLM within ${lookUp_ms_max / 1000} s.`)
+      const last = String(error.stderr || error.message)
+        .trim()
+        .split('\n')
+        .at(-1)
+      throw new Error(`${python} has no vLLM (${last}). Run \`npm run setup -- --with vllm\`.`)
+    })
+    .finally(() => process.off('exit', end))
   return stdout.trim()
 }

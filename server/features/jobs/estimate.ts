@@ -121,7 +121,8 @@ async function calibrate({ dataDir, python, prepared, env, available_mb, spec, l
       Calibration,
     )
     left?.throwIfAborted()
-    if (result) return { fits: true, available_memory_mb: available_mb, ...result }
+    // The trial knows what the device has, not what the operator leaves to trainings.
+    if (result) return { fits: result.peak_memory_mb <= available_mb, available_memory_mb: available_mb, ...result }
     const large = TooLarge.safeParse(failure?.data).data
     if (large)
       return { fits: false, peak_memory_mb: large.predicted_mb, available_memory_mb: large.available_mb, ...unknown }
