@@ -1,7 +1,7 @@
 // How far answers are from sums in 32 bits: `npm run bench -- fidelity [--model FILE.gguf] [--texts FILE,…]
 // [--types Q8_0,…]`. Each form of a model's weights is served with our kernels and with the library's, which
-// llama-server computes with. A table has the mean difference of a token's log-probability from that of the same weights
-// in F32, and of the model's own.
+// llama-server computes with. A table has the mean difference of a token's log-probability from that of the same
+// weights in F32, and of the model's own.
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
