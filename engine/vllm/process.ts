@@ -207,7 +207,7 @@ function createTail() {
     add(text: string) {
       for (const line of text.split('\n')) {
         // Behind vLLM's own prefix: (EngineCore pid=1) ERROR 11-28 12:00:00 [core.py:1].
-        const error = /(?:^|[\s\]])(\w*(?:Error|Exception|error): .+)$/.exec(line)?.[1]
+        const error = /(?:^|[\s\]])(\w*(?:Error|Exception|error): .+)/.exec(line)?.[1]
         if (error && !noReasons.test(error)) last = error.slice(0, 500)
       }
       tail = `${tail}${text}\n`.slice(-tail_characters)
