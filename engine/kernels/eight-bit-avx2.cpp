@@ -16,10 +16,6 @@ namespace {
 constexpr int group    = 12;  // tokens whose activations are stored together
 constexpr int tile_max = 6;   // tokens of a tile: each takes two of 16 registers
 
-struct q8_0 {
-    uint16_t d;
-    int8_t   q[block];
-};
 
 /** A block of 16 rows: their scales, then two weights of each row, row after row, 16 times. */
 struct weights16 {

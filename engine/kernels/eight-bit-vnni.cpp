@@ -12,10 +12,6 @@ namespace {
 
 constexpr int tile_max = 12;  // tokens of a tile: each takes two of 32 registers
 
-struct q8_0 {
-    uint16_t d;
-    int8_t   q[block];
-};
 static_assert(sizeof(q8_0) == 34 && sizeof(weights16) == rows * sizeof(q8_0), "as in the file, and as large");
 
 /** A block has an outlier if the square of its largest number is so many times the mean of its token's blocks. */

@@ -73,7 +73,7 @@ inline unsigned bits_unequal(halves x, uint16_t value, int count) {
     return _mm256_mask_cmpneq_epu16_mask(first_lanes(count), x, _mm256_set1_epi16((short) value));
 }
 
-/** Of 16 pairs of bfloat16 numbers the first of each, or the second. */
+/** The first, or the second, of each of 16 pairs of bfloat16 numbers. */
 inline lanes widen_first(const uint16_t * pairs) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(pairs), 16));
 }

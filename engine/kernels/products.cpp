@@ -81,7 +81,7 @@ class traits : public ggml::cpu::tensor_traits {
         auto * const  counts  = (int32_t *) (memory + at.counts);
         const int64_t blocks = w->ne[0] / block, groups = w->ne[1] / rows, most = format.most_outliers(blocks);
         const int64_t group = format.group;
-        // Of all rows of a group of tokens, and of 16 rows of the matrix.
+        // A group of tokens, and 16 rows of the matrix.
         const size_t group_bytes = blocks * format.activations, row_bytes = w->ne[0] / format.length * format.bytes;
         const bool    has_experts = op->op == ggml_op_mul_mat_id;
         if (has_experts) {

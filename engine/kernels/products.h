@@ -5,6 +5,12 @@
 constexpr int64_t block = 32;  // activations with one scale
 constexpr int64_t rows  = 16;  // rows that are interleaved
 
+/** A block of the file: its scale, and the weights in units of it. */
+struct q8_0 {
+    uint16_t d;
+    int8_t   q[block];
+};
+
 /** Four neighbours among a token's activations, of which one is large: they have 16 bits, and are 0 in their block. */
 struct outlier {
     int32_t block, four;  // where they are: which block, and which four of it

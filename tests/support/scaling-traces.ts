@@ -1,5 +1,6 @@
 // Load for the autoscaler: synthetic, from a seed, and recorded.
 import { readFileSync } from 'node:fs'
+import { random } from '../../bench/capacity/random.ts'
 import type { ScalingPolicy } from '../../server/features/scaling/autoscaler.ts'
 
 /** Requests, and how long each takes on a replica that is not crowded. */
@@ -12,17 +13,6 @@ export interface Trace {
   start_s: number
   /** Where it differs from that of the other traces. */
   policy?: Partial<ScalingPolicy>
-}
-
-/** A small generator of random numbers in [0, 1): the same for the same seed (mulberry32). */
-function random(seed: number): () => number {
-  let state = seed
-  return () => {
-    state = (state + 0x6d2b79f5) | 0
-    let mixed = Math.imul(state ^ (state >>> 15), 1 | state)
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 4294967296
-  }
 }
 
 const service_s = 4

@@ -5,6 +5,7 @@ import type { GenerationRequest } from '../../../engine/batching/generation.ts'
 import type { Model } from '../../../engine/llama/model.ts'
 import { deviceOf, likeliest, memoryShare } from '../../../engine/vllm/base.ts'
 import { generateBody } from '../../../engine/vllm/body.ts'
+import { plainSampling } from './plain-sampling.ts'
 
 const model = {
   vocab: {
@@ -19,17 +20,7 @@ const request: GenerationRequest = {
   pictures: [],
   max_tokens: 5,
   stop: [],
-  sampling: {
-    temperature: 0,
-    top_k: 50,
-    top_p: 0.9,
-    min_p: 0,
-    seed: null,
-    presence_penalty: 0,
-    frequency_penalty: 0,
-    repetition_penalty: 1,
-    logit_bias: [],
-  },
+  sampling: { ...plainSampling, top_p: 0.9 },
   top_logprobs: null,
   control_texts: null,
   grammar: null,

@@ -7,13 +7,13 @@ export interface Need {
   alone_mb: number | null
   /** The same with the shortest rows: what it takes is known only to the trainer, which reads the rows. */
   least_mb: number | null
-  /** Of each of so many devices that share the weights; or why its weights are not shared. */
+  /** Memory on each of so many devices that share the weights; or why its weights are not shared. */
   shared: ((devices: number) => number) | string
 }
 
 export interface Plan {
   devices: number
-  /** Of each device, and what each has for it; null: not known. */
+  /** Memory on each device, and what each has for it; null: not known. */
   needed_mb: number | null
   available_mb: number | null
   /** Whether the devices share the weights, instead of having all of them each. */

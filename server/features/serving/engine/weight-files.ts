@@ -33,7 +33,7 @@ export function createCheckpoints(
   if (chooseEngine(config).vllm === null) return null
   return (id, gguf) => {
     const base = hub.localOrUndefined(id)
-    // Of a tuned model, beside its file. What reads pictures or makes embeddings is for our own engine.
+    // A tuned model's are beside its file. What reads pictures or makes embeddings is for our own engine.
     if (base) return base.kind === 'text' ? (base.hf ?? undefined) : undefined
     const folder = path.join(path.dirname(gguf), modelFolder)
     return existsSync(folder) ? folder : undefined
