@@ -35,6 +35,8 @@ export const errorCodes = {
   evaluation_not_found: 404,
   evaluation_not_cancellable: 400,
   evaluation_invalid: 400,
+  graders_failed: 400,
+  judge_budget_spent: 400,
   previous_response_not_found: 400,
   name_taken: 400,
   in_use: 400,

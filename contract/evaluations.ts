@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { ChatTemplateKwargs, ReasoningEffort, ResponseFormat, Tool } from './chat.ts'
 import { Deleted, Description, DisplayName, ListQuery, Metadata, page, RowsQuery, Time } from './common.ts'
-import { Graders, TemplateMessage } from './graders.ts'
+import { GraderFigures, GraderResult, Graders, GradingLimits, JudgeUsage, TemplateMessage } from './graders.ts'
 import { list } from './lists.ts'
 import { routesOf } from './route.ts'
 import { Seed } from './sampling.ts'
@@ -48,6 +48,7 @@ export const CreateEvaluation = z.strictObject({
   graders: Graders.describe(
     'How an answer is scored. With several the score of a row is their mean. At most 50 with the parts of `multi`.',
   ),
+  grading: GradingLimits.optional().describe('When grading ends early.'),
   template: EvaluationTemplate.optional().describe(
     'The messages of each request, with `{{item.…}}` for fields of the row, or the field that has them. ' +
       'Default: the messages of the row before its answer.',
@@ -88,7 +89,10 @@ export const EvaluationSide = z.object({
   passed: z.int().describe('Rows that pass every grader.'),
   graders: z.record(z.string(), z.number()).describe('Mean score of each grader.'),
   passed_by_grader: z.record(z.string(), z.int()).describe('Rows that pass each grader.'),
-  errors: z.int().describe('Rows without an answer or a score; they count as 0.'),
+  errors: z.int().describe('Rows without an answer, which count as 0, and rows without a score.'),
+  ungraded: z.int().optional().describe('Rows without a score, because a grader failed. They count in no mean.'),
+  grader_figures: z.record(z.string(), GraderFigures).optional().describe('Errors and latency of each grader.'),
+  judges: JudgeUsage.extend({ requests: z.int() }).optional().describe('What the models that judge took.'),
   latency_ms: z.object({ p50: z.number(), p95: z.number() }).nullable(),
   prompt_tokens: z.int(),
   cached_tokens: z.int().describe('The cached part of the prompt tokens.'),
@@ -108,6 +112,7 @@ export const Evaluation = z.object({
   dataset: z.string(),
   eval: z.string().nullable().describe('The eval of OpenAI’s API that it is a run of.'),
   graders: z.array(z.looseObject({})),
+  grading: GradingLimits,
   template: EvaluationTemplate.nullable(),
   // A list of a request is read by a transform, which an answer cannot be written by.
   sampling: Sampling.extend({ tools: z.array(Tool).optional() }),
@@ -145,12 +150,9 @@ export type Evaluation = z.infer<typeof Evaluation>
 export const EvaluationAnswer = z.object({
   output: z.string().nullable(),
   tool_calls: z.array(z.unknown()).optional(),
-  score: z.number(),
+  score: z.number().nullable().describe('Null if a grader failed.'),
   passed: z.boolean(),
-  graders: z.record(
-    z.string(),
-    z.object({ score: z.number(), passed: z.boolean(), label: z.string().optional(), error: z.string().optional() }),
-  ),
+  graders: z.record(z.string(), GraderResult),
   error: z.object({ code: z.string(), message: z.string() }).nullable(),
   finish_reason: z.string().nullable().describe('`length`: the answer was cut at `max_tokens`.'),
   latency_ms: z.number().nullable(),

@@ -188,3 +188,64 @@ export const Graders = z
   .max(20)
   .refine((graders) => !graders.some(({ name }) => isReserved(name)), 'have a reserved name')
   .refine((graders) => new Set(graders.map(({ name }) => name)).size === graders.length, 'have a name twice')
+
+export const GradingLimits = z.strictObject({
+  error_share_max: z
+    .number()
+    .min(0)
+    .max(1)
+    .default(0.2)
+    .describe('Grading ends when a larger share of the answers has no score, because a grader failed.'),
+  judge_tokens_max: z
+    .int()
+    .min(1)
+    .optional()
+    .describe('Grading ends when its judges have used so many tokens, of prompts and answers. Default: no limit.'),
+  judge_cost_max: z
+    .number()
+    .gt(0)
+    .optional()
+    .describe('The same by the cost of its judges, in the currency of the prices. Default: no limit.'),
+})
+export type GradingLimits = z.infer<typeof GradingLimits>
+
+export const gradingDefaults = GradingLimits.parse({})
+
+/** What judges took. */
+export const JudgeUsage = z.object({
+  prompt_tokens: z.int(),
+  completion_tokens: z.int(),
+  cost: z.number().describe('By the prices when they were asked, in the currency of the service.'),
+})
+export type JudgeUsage = z.infer<typeof JudgeUsage>
+
+export const failureKinds = ['row', 'runtime', 'timeout', 'unavailable', 'form'] as const
+
+/** What one grader gave to one answer. */
+export const GraderResult = z.object({
+  score: z.number().nullable().describe('Null if the grader failed: it is no score of 0.'),
+  passed: z.boolean(),
+  label: z.string().optional(),
+  error: z.string().optional().describe('Why the grader failed, or why its score is 0.'),
+  failure: z
+    .enum(failureKinds)
+    .optional()
+    .describe(
+      'What failed: `row` lacks a field, `runtime` the code, `timeout` its time, `unavailable` a service that it ' +
+        'asks, `form` what that said.',
+    ),
+  latency_ms: z.number().optional(),
+  parts: z.record(z.string(), z.number().nullable()).optional().describe('Scores of the parts of `multi`.'),
+  judge: JudgeUsage.optional(),
+})
+export type GraderResult = z.infer<typeof GraderResult>
+
+/** A grader over all answers that it was given. */
+export const GraderFigures = z.object({
+  answers: z.int(),
+  errors: z.int().describe('Answers that it could not score. They count in no mean.'),
+  score: z.number().nullable().describe('Mean of its scores.'),
+  latency_ms: z.object({ mean: z.number(), p95: z.number() }).nullable(),
+  last_error: z.string().nullable(),
+})
+export type GraderFigures = z.infer<typeof GraderFigures>

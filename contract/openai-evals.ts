@@ -184,7 +184,7 @@ export const OutputItem = z.object({
       name: z.string(),
       type: z.string(),
       passed: z.boolean(),
-      score: z.number(),
+      score: z.number().nullable().describe('Null if the grader failed.'),
       sample: JsonObject.nullable(),
     }),
   ),

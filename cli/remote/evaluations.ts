@@ -229,12 +229,14 @@ function verdict({
 
 function describeRow({ row, item, model, baseline, difference }: EvaluationRow): string {
   const line = (name: string, text: string) => `  ${paint('dim', name.padEnd(9))} ${cut(oneLine(text), 300)}`
+  const scoreText = ({ score, error }: NonNullable<EvaluationRow['model']>) =>
+    score === null ? `not scored: ${error?.message}` : share(score)
   const answer = (side: EvaluationRow['model']) =>
     side === null
       ? '(not answered yet)'
-      : side.error
+      : side.error && side.output === null
         ? `(${side.error.message})`
-        : `${(side.output ?? JSON.stringify(side.tool_calls ?? null)) || '(empty)'}  [${share(side.score)}]`
+        : `${(side.output ?? JSON.stringify(side.tool_calls ?? null)) || '(empty)'}  [${scoreText(side)}]`
   const change = difference === null ? '' : `, ${difference > 0 ? '+' : ''}${(100 * difference).toFixed(1)} points`
   return [
     `\n${paint('bold', `Row ${row}`)}${change}`,

@@ -200,7 +200,11 @@ const trainedOn = ({ trained_rows, rows }: ServiceEvaluation) =>
 
 const isOver = ({ status }: ServiceEvaluation) => status !== 'queued' && status !== 'running'
 
-const Answer = z.object({ output: z.string().nullable(), score: z.number(), passed: z.boolean() })
+const Answer = z.object({
+  output: z.string().nullable(),
+  score: z.number().nullable().describe('Null if a grader failed.'),
+  passed: z.boolean(),
+})
 
 const getEvaluation = defineTool({
   name: 'get_evaluation',

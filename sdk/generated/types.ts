@@ -1546,6 +1546,7 @@ export interface CreateEvaluationInput {
   /** The rows: a dataset of the account, or a file with the purpose `evals`. */ dataset: string
   /** How an answer is scored. With several the score of a row is their mean. At most 50 with the parts of `multi`. */
   graders: GradersInput
+  /** When grading ends early. */ grading?: GradingLimitsInput | undefined
   /** The messages of each request, with `{{item.…}}` for fields of the row, or the field that has them. Default: the messages of the row before its answer. */
   template?: EvaluationTemplate | undefined
   /** A job that was trained on this dataset: only the rows that it held out are evaluated, which its model has not learned from. */
@@ -1660,6 +1661,14 @@ export interface MultiGraderInput {
   /** Arithmetic over the scores by name: `0.5 * a + 0.5 * min(b, c)`. */ calculate_output: string
   pass_threshold?: number | undefined
 }
+export interface GradingLimitsInput {
+  /** Grading ends when a larger share of the answers has no score, because a grader failed. */
+  error_share_max?: number | undefined
+  /** Grading ends when its judges have used so many tokens, of prompts and answers. Default: no limit. */
+  judge_tokens_max?: number | undefined
+  /** The same by the cost of its judges, in the currency of the prices. Default: no limit. */
+  judge_cost_max?: number | undefined
+}
 /** Further variables of the model’s chat template, such as enable_thinking. Names that other templates have for the same are translated. */
 export interface ChatTemplateKwargs {
   [k: string]: unknown
@@ -1708,6 +1717,7 @@ export interface Evaluation {
   dataset: string
   /** The eval of OpenAI’s API that it is a run of. */ eval: string | null
   graders: { [k: string]: unknown }[]
+  grading: GradingLimits
   template: EvaluationTemplate | null
   sampling: {
     /** Temperature of the answers. */ temperature: number
@@ -1741,6 +1751,12 @@ export interface Evaluation {
   started_at: Time | null
   finished_at: Time | null
 }
+export interface GradingLimits {
+  /** Grading ends when a larger share of the answers has no score, because a grader failed. */ error_share_max: number
+  /** Grading ends when its judges have used so many tokens, of prompts and answers. Default: no limit. */
+  judge_tokens_max?: number
+  /** The same by the cost of its judges, in the currency of the prices. Default: no limit. */ judge_cost_max?: number
+}
 export interface EvaluationSide {
   /** Null if the rows bring their answers. */ model: string | null
   /** Null until a row is scored. */ score: {
@@ -1753,11 +1769,26 @@ export interface EvaluationSide {
   /** Rows that pass every grader. */ passed: number
   /** Mean score of each grader. */ graders: { [k: string]: number }
   /** Rows that pass each grader. */ passed_by_grader: { [k: string]: number }
-  /** Rows without an answer or a score; they count as 0. */ errors: number
+  /** Rows without an answer, which count as 0, and rows without a score. */ errors: number
+  /** Rows without a score, because a grader failed. They count in no mean. */ ungraded?: number
+  /** Errors and latency of each grader. */ grader_figures?: { [k: string]: GraderFigures }
+  /** What the models that judge took. */ judges?: {
+    prompt_tokens: number
+    completion_tokens: number
+    /** By the prices when they were asked, in the currency of the service. */ cost: number
+    requests: number
+  }
   latency_ms: { p50: number; p95: number } | null
   prompt_tokens: number
   /** The cached part of the prompt tokens. */ cached_tokens: number
   completion_tokens: number
+}
+export interface GraderFigures {
+  answers: number
+  /** Answers that it could not score. They count in no mean. */ errors: number
+  /** Mean of its scores. */ score: number | null
+  latency_ms: { mean: number; p95: number } | null
+  last_error: string | null
 }
 export interface EvaluationRow {
   /** Its number in the dataset, counted from 1. */ row: number
@@ -1769,12 +1800,28 @@ export interface EvaluationRow {
 export interface EvaluationAnswer {
   output: string | null
   tool_calls?: unknown[]
-  score: number
+  /** Null if a grader failed. */ score: number | null
   passed: boolean
-  graders: { [k: string]: { score: number; passed: boolean; label?: string; error?: string } }
+  graders: { [k: string]: GraderResult }
   error: { code: string; message: string } | null
   /** `length`: the answer was cut at `max_tokens`. */ finish_reason: string | null
   latency_ms: number | null
+}
+export interface GraderResult {
+  /** Null if the grader failed: it is no score of 0. */ score: number | null
+  passed: boolean
+  label?: string
+  /** Why the grader failed, or why its score is 0. */ error?: string
+  /** What failed: `row` lacks a field, `runtime` the code, `timeout` its time, `unavailable` a service that it asks, `form` what that said. */
+  failure?: 'row' | 'runtime' | 'timeout' | 'unavailable' | 'form'
+  latency_ms?: number
+  /** Scores of the parts of `multi`. */ parts?: { [k: string]: number | null }
+  judge?: JudgeUsage
+}
+export interface JudgeUsage {
+  prompt_tokens: number
+  completion_tokens: number
+  /** By the prices when they were asked, in the currency of the service. */ cost: number
 }
 export interface CreateExportInput {
   /** A model of the account, or the name of a deployment that serves one. */ model: string
@@ -1999,17 +2046,18 @@ export interface ErrorBody {
       | 'schema_not_enforceable' | 'link_invalid' | 'password_refused' | 'passkey_refused' | 'job_not_cancellable'
       | 'job_not_pausable' | 'job_not_resumable' | 'job_not_completed' | 'export_not_ready' | 'upload_not_pending'
       | 'upload_incomplete' | 'batch_not_cancellable' | 'gate_pending' | 'evaluation_not_found'
-      | 'evaluation_not_cancellable' | 'evaluation_invalid' | 'previous_response_not_found' | 'name_taken' | 'in_use'
-      | 'address_blocked' | 'too_many' | 'idempotency_key_reused' | 'invalid_api_key' | 'sign_in_failed'
-      | 'session_ended' | 'csrf_failed' | 'session_required' | 'insufficient_permissions' | 'account_suspended'
-      | 'storage_quota_exceeded' | 'not_found' | 'model_not_found' | 'dataset_not_found' | 'file_not_found'
-      | 'upload_not_found' | 'batch_not_found' | 'response_not_found' | 'completion_not_found' | 'job_not_found'
-      | 'deployment_not_found' | 'export_not_found' | 'key_not_found' | 'member_not_found' | 'session_not_found'
-      | 'passkey_not_found' | 'identity_not_found' | 'invitation_not_found' | 'account_not_found' | 'webhook_not_found'
-      | 'delivery_not_found' | 'method_not_allowed' | 'body_too_large' | 'file_too_large' | 'unsupported_media_type'
-      | 'range_not_satisfiable' | 'rate_limit_exceeded' | 'internal_error' | 'engine_failed' | 'stored_object_damaged'
-      | 'upstream_failed' | 'upstream_timeout' | 'engine_unavailable' | 'overloaded' | 'storage_full'
-      | 'storage_unavailable' | 'training_not_ready' | 'shutting_down'
+      | 'evaluation_not_cancellable' | 'evaluation_invalid' | 'graders_failed' | 'judge_budget_spent'
+      | 'previous_response_not_found' | 'name_taken' | 'in_use' | 'address_blocked' | 'too_many'
+      | 'idempotency_key_reused' | 'invalid_api_key' | 'sign_in_failed' | 'session_ended' | 'csrf_failed'
+      | 'session_required' | 'insufficient_permissions' | 'account_suspended' | 'storage_quota_exceeded' | 'not_found'
+      | 'model_not_found' | 'dataset_not_found' | 'file_not_found' | 'upload_not_found' | 'batch_not_found'
+      | 'response_not_found' | 'completion_not_found' | 'job_not_found' | 'deployment_not_found' | 'export_not_found'
+      | 'key_not_found' | 'member_not_found' | 'session_not_found' | 'passkey_not_found' | 'identity_not_found'
+      | 'invitation_not_found' | 'account_not_found' | 'webhook_not_found' | 'delivery_not_found' | 'method_not_allowed'
+      | 'body_too_large' | 'file_too_large' | 'unsupported_media_type' | 'range_not_satisfiable' | 'rate_limit_exceeded'
+      | 'internal_error' | 'engine_failed' | 'stored_object_damaged' | 'upstream_failed' | 'upstream_timeout'
+      | 'engine_unavailable' | 'overloaded' | 'storage_full' | 'storage_unavailable' | 'training_not_ready'
+      | 'shutting_down'
     message: string
     details?: { [k: string]: unknown }
     type?: string
@@ -2550,7 +2598,7 @@ export interface OutputItem {
     name: string
     type: string
     passed: boolean
-    score: number
+    /** Null if the grader failed. */ score: number | null
     sample: JsonObject | null
     [k: string]: unknown
   }[]

@@ -265,6 +265,7 @@ test('the interval is that of Student’s t, and the difference is paired', asyn
     side,
     score,
     passed: score,
+    ungraded: 0,
     latency_ms: 10 * row,
     prompt_tokens: 1,
     cached_tokens: 0,

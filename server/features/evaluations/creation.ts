@@ -167,6 +167,7 @@ export class EvaluationCreation {
       graders_json: JSON.stringify(graders),
       template_json: template ? JSON.stringify(template) : null,
       sampling_json: JSON.stringify(sampling),
+      grading_json: request.grading ? JSON.stringify(request.grading) : null,
       total_rows: total,
       rows,
       held_out_by,

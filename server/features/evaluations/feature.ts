@@ -8,6 +8,7 @@ import type { Inference } from '../inference/index.ts'
 import type { TunedModels } from '../models/index.ts'
 import type { StoredCompletions } from '../stored-completions/index.ts'
 import { queueKind } from './creation.ts'
+import { Grading } from './grading.ts'
 import { openaiEvalRoutes } from './openai/routes.ts'
 import { OpenaiEvals } from './openai/service.ts'
 import { evaluationRoutes } from './routes.ts'
@@ -32,6 +33,7 @@ export function createEvaluationsFeature(
   { accounts, limits, datasets, files, models, inference, storedCompletions, onEnded }: Needs,
 ): Feature & { evaluations: Evaluations } {
   const { max_waiting_jobs: max_waiting } = config
+  const grading = new Grading({ inference, accounts, limits, log, now })
   const evaluations = new Evaluations({
     db,
     queue,
@@ -44,6 +46,7 @@ export function createEvaluationsFeature(
     quota,
     max_waiting,
     onEnded,
+    grading,
     now,
   })
   const openaiEvals = new OpenaiEvals({ db, evaluations, files, storedCompletions, dataDir, min_free_mb, quota, now })
@@ -57,6 +60,7 @@ export function createEvaluationsFeature(
     accounts,
     limits,
     evaluations,
+    grading,
     quota,
     dataDir,
     min_free_mb,

@@ -9,6 +9,7 @@ import type { Page } from '../../platform/db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../platform/events/audit.ts'
 import { checkMessages } from './check.ts'
 import { type Actor, type CreationOptions, EvaluationCreation, queueKind, requireEvaluation } from './creation.ts'
+import type { Grading } from './grading.ts'
 import { differences, type Result, resultOf, sumGraders } from './result.ts'
 import * as store from './store.ts'
 
@@ -20,11 +21,14 @@ export type OnEnded = (trx: Trx, evaluation: store.EvaluationRow) => Promise<voi
 
 interface Options extends CreationOptions {
   onEnded: OnEnded
+  grading: Grading
 }
 
 /** The life of evaluations: listed, read, cancelled, deleted, ended with their result. */
 export class Evaluations {
   readonly creation: EvaluationCreation
+  /** Scores answers, also for other features. */
+  readonly grading: Grading
   private readonly options: Options
   /** Results of evaluations that have not ended, by how many answers are scored. */
   private readonly unfinished = createTtlCache<Result>(unfinished_ms)
@@ -32,6 +36,7 @@ export class Evaluations {
   constructor(options: Options) {
     this.options = options
     this.creation = new EvaluationCreation(options)
+    this.grading = options.grading
   }
 
   wake(): void {
@@ -88,7 +93,7 @@ export class Evaluations {
           item: fromJson((ours ?? other)!.item_json),
           model: ours ? toAnswer(ours) : null,
           baseline: other ? toAnswer(other) : null,
-          difference: ours && other ? ours.score - other.score : null,
+          difference: ours && other && !ours.ungraded && !other.ungraded ? ours.score - other.score : null,
         }
       }),
       has_more,
@@ -188,6 +193,7 @@ export class Evaluations {
       dataset: row.dataset_id,
       eval: row.eval_id,
       graders: fromJsonWithSeeds(row.graders_json),
+      grading: store.gradingOf(row),
       template: store.templateOf(row) ?? null,
       sampling: store.samplingOf(row),
       held_out_by: row.held_out_by,
@@ -205,7 +211,7 @@ export class Evaluations {
 const toAnswer = (row: store.AnswerRow) => ({
   output: row.output,
   ...(row.tool_calls_json && { tool_calls: fromJson(row.tool_calls_json) }),
-  score: row.score,
+  score: row.ungraded ? null : row.score,
   passed: row.passed === 1,
   graders: fromJson(row.graders_json),
   error: fromJson(row.error_json),

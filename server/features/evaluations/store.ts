@@ -1,6 +1,7 @@
 import { sql } from 'kysely'
 import type { ListQuery } from '../../../contract/common.ts'
 import type { CreateEvaluation } from '../../../contract/evaluations.ts'
+import { type GradingLimits, gradingDefaults } from '../../../contract/graders.ts'
 import type { EvalQuery } from '../../../contract/openai-evals.ts'
 import { fromJson, fromJsonWithSeeds } from '../../platform/db/json.ts'
 import type { NeededBy } from '../../platform/db/needed-by.ts'
@@ -54,6 +55,10 @@ export const templateOf = ({ template_json }: Pick<EvaluationRow, 'template_json
 export const samplingOf = ({ sampling_json }: Pick<EvaluationRow, 'sampling_json'>): CreateEvaluation['sampling'] =>
   fromJsonWithSeeds(sampling_json)
 
+/** When grading ends early. */
+export const gradingOf = ({ grading_json }: Pick<EvaluationRow, 'grading_json'>): GradingLimits =>
+  grading_json ? fromJson(grading_json) : gradingDefaults
+
 export const insertEval = (trx: Trx, row: NewRow<'evals'>) => trx.insertInto('evals').values(row).execute()
 
 export const findEvalUnscoped = (db: Queryable, id: string) =>
@@ -95,6 +100,7 @@ export const figures = (db: Queryable, id: string) =>
       'side',
       'score',
       'passed',
+      'ungraded',
       'latency_ms',
       'prompt_tokens',
       'cached_tokens',
@@ -128,7 +134,11 @@ export async function* graders(db: Queryable, id: string): AsyncGenerator<Pick<A
 
 /** The score of each answer. */
 export const scores = (db: Db, id: string) =>
-  db.selectFrom('evaluation_answers').select(['row', 'side', 'score']).where('evaluation_id', '=', id).execute()
+  db
+    .selectFrom('evaluation_answers')
+    .select(['row', 'side', 'score', 'ungraded'])
+    .where('evaluation_id', '=', id)
+    .execute()
 
 const largeAnswerColumns = ['item_json', 'output', 'tool_calls_json', 'graders_json', 'error_json'] as const
 

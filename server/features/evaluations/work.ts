@@ -21,10 +21,11 @@ import type { Datasets } from '../datasets/index.ts'
 import type { Files } from '../files/index.ts'
 import { askInBackground, backgroundOperations, type Inference, TurnOver, yieldToOthers } from '../inference/index.ts'
 import type { TunedModels } from '../models/index.ts'
-import { type Graded, gradeAnswer } from './graders/grade.ts'
-import { GraderError } from './graders/template.ts'
-import { createGradingThread, type GradingThread } from './graders/thread.ts'
+import { GraderError, GradingStopped } from './graders/template.ts'
+import { createGradingThread } from './graders/thread.ts'
+import { DayUsedUp, type Grading, type GradingRun, jsonOf, sampleOf } from './grading.ts'
 import { type EvaluationItem, type RowFile, readItems, requestOf, rowsOf } from './items.ts'
+import { gradingSoFar } from './result.ts'
 import type { Evaluations } from './service.ts'
 import * as store from './store.ts'
 
@@ -38,6 +39,7 @@ interface EvaluationWork {
   accounts: Pick<Accounts, 'tierOf'>
   limits: Pick<Limits, 'countBatchRequest'>
   evaluations: Pick<Evaluations, 'end'>
+  grading: Grading
   quota: Pick<StorageQuota, 'admit'>
   dataDir: string
   min_free_mb: number
@@ -49,7 +51,7 @@ interface EvaluationWork {
 interface Attempt {
   claim: Claim
   evaluation: store.EvaluationRow
-  thread: GradingThread
+  grading: GradingRun
   turn: Turn
 }
 
@@ -76,15 +78,6 @@ const check_ms = 120_000
 /** Between looks at who waits: an answer may take minutes. */
 const look_ms = 1000
 
-/** The work is put off until then. */
-class Later extends Error {
-  readonly run_at: number
-  constructor(run_at: number) {
-    super('later')
-    this.run_at = run_at
-  }
-}
-
 export async function workOnEvaluation(
   work: EvaluationWork,
   claim: Claim,
@@ -92,7 +85,7 @@ export async function workOnEvaluation(
   turn: Turn,
 ): Promise<void> {
   const { db, queue } = work
-  const thread = createGradingThread()
+  let grading: GradingRun | undefined
   try {
     const evaluation = await store.findUnscoped(db, claim.ref)
     if (!evaluation || !store.isActive(evaluation))
@@ -105,15 +98,17 @@ export async function workOnEvaluation(
       store.update(trx, claim.ref, { status: 'running', started_at: evaluation.started_at ?? work.now() }),
     )
     const writing = { folder: work.dataDir, min_free_mb: work.min_free_mb, signal: stopping }
+    const run = await openGrading(work, evaluation, turn)
+    grading = run
     const isDone = await writeWhileFree(writing, (signal) =>
-      answerRows(work, { claim, evaluation, thread, turn }, signal),
+      answerRows(work, { claim, evaluation, grading: run, turn }, signal),
     )
     if (isDone) await end(work, claim, 'completed')
     else await work.queue.defer(claim, work.now(), 'behind')
   } catch (error) {
     if (error instanceof LeaseLost) throw error
     if (stopping.aborted) await work.queue.defer(claim, work.now())
-    else if (error instanceof Later) await work.queue.defer(claim, error.run_at)
+    else if (error instanceof DayUsedUp) await work.queue.defer(claim, error.run_at)
     else if (isFull(error) || (error instanceof ApiError && error.code === 'storage_full'))
       await work.queue.defer(claim, work.now() + retry_ms)
     else if (error instanceof TurnOver) await work.queue.defer(claim, work.now() + turn_ms, 'unused')
@@ -124,8 +119,21 @@ export async function workOnEvaluation(
       await withLease(work, claim, (trx) => work.queue.requeue(trx, claim, work.now() + retry_ms))
     }
   } finally {
-    await thread.close()
+    await grading?.close()
   }
+}
+
+async function openGrading(work: EvaluationWork, evaluation: store.EvaluationRow, turn: Turn): Promise<GradingRun> {
+  const { id, account_id, key_id } = evaluation
+  return work.grading.open({
+    account_id,
+    key_id,
+    id,
+    graders: fromJsonWithSeeds(evaluation.graders_json),
+    limits: store.gradingOf(evaluation),
+    soFar: evaluation.done > 0 ? await gradingSoFar(store.graders(work.db, id)) : undefined,
+    turn,
+  })
 }
 
 /** What repeating would not mend. */
@@ -137,7 +145,7 @@ const reasonOf = (error: unknown) =>
   error instanceof ApiError
     ? textOf(error)
     : error instanceof GraderError
-      ? { code: 'evaluation_invalid', message: error.message }
+      ? { code: error instanceof GradingStopped ? error.code : 'evaluation_invalid', message: error.message }
       : { code: 'internal_error', message: 'Something failed inside the service. Its log has the cause.' }
 
 async function end(
@@ -156,7 +164,7 @@ async function end(
 
 /** Resolves with whether all rows are answered: after its time slice, an evaluation lets others run. */
 async function answerRows(work: EvaluationWork, attempt: Attempt, stopping: AbortSignal): Promise<boolean> {
-  const { claim, evaluation, thread, turn } = attempt
+  const { claim, evaluation, turn } = attempt
   const sliceEnds = work.now() + slice_ms
   let isOver = false
   let answered = 0
@@ -165,7 +173,7 @@ async function answerRows(work: EvaluationWork, attempt: Attempt, stopping: Abor
   const { account_id, held_out_by } = evaluation
   const heldOut = held_out_by === null ? undefined : await work.models.heldOutRows(account_id, held_out_by)
   const drawn = rowsOf(evaluation, heldOut?.rows)
-  if (seen.size === 0) await checkRows(work, evaluation, thread, readItems(file, drawn), stopping)
+  if (seen.size === 0) await checkRows(work, evaluation, readItems(file, drawn), stopping)
   const items = readItems(file, drawn)
   const failure = new AbortController()
   /** Aborts when answers in flight take longer than the slice and its grace. */
@@ -230,26 +238,30 @@ async function answerRows(work: EvaluationWork, attempt: Attempt, stopping: Abor
 async function checkRows(
   work: EvaluationWork,
   evaluation: store.EvaluationRow,
-  thread: GradingThread,
   items: AsyncIterable<EvaluationItem>,
   stopping: AbortSignal,
 ): Promise<void> {
   const template = store.templateOf(evaluation)
   const schema = await itemSchemaOf(work.db, evaluation)
   const bounds = { signal: stopping, left_ms: check_ms }
-  for await (const item of items) {
-    stopping.throwIfAborted()
-    if (evaluation.model_id !== '') requestOf(item, template)
-    if (!schema) continue
-    const grader = { type: 'json_schema', name: 'item_schema', input: '{{item.given}}', schema } as const
-    const { passed } = await thread
-      .grade(grader, { item: { given: item.given } }, bounds)
-      .catch((error: GraderError) => {
-        throw error instanceof GraderError
-          ? new GraderError(`The item_schema: row ${item.row}: ${error.message}.`)
-          : error
-      })
-    if (!passed) throw new GraderError(`Row ${item.row} does not satisfy the item_schema of the eval.`)
+  const thread = createGradingThread()
+  try {
+    for await (const item of items) {
+      stopping.throwIfAborted()
+      if (evaluation.model_id !== '') requestOf(item, template)
+      if (!schema) continue
+      const grader = { type: 'json_schema', name: 'item_schema', input: '{{item.given}}', schema } as const
+      const { passed } = await thread
+        .grade(grader, { item: { given: item.given } }, bounds)
+        .catch((error: GraderError) => {
+          throw error instanceof GraderError
+            ? new GraderError(`The item_schema: row ${item.row}: ${error.message}.`)
+            : error
+        })
+      if (!passed) throw new GraderError(`Row ${item.row} does not satisfy the item_schema of the eval.`)
+    }
+  } finally {
+    await thread.close()
   }
 }
 
@@ -272,7 +284,7 @@ async function fileOf(work: EvaluationWork, { account_id, dataset_id }: store.Ev
 
 async function answerRow(
   work: EvaluationWork,
-  { evaluation, thread, turn }: Attempt,
+  { evaluation, grading, turn }: Attempt,
   input: EvaluationItem,
   side: store.SideName,
   model: string,
@@ -285,7 +297,7 @@ async function answerRow(
   let calls = 0
   const ask = async (request: Record<string, unknown>) => {
     const tier = await work.accounts.tierOf(account_id)
-    if (!(await work.limits.countBatchRequest({ account_id, tier }))) throw new Later(endOfDay(work.now()))
+    if (!(await work.limits.countBatchRequest({ account_id, tier }))) throw new DayUsedUp(endOfDay(work.now()))
     const request_id = `${id}.${row}.${side}.${calls++}`
     const caller = { account_id, key_id }
     const asking = { caller, request_id, body: request }
@@ -293,22 +305,17 @@ async function answerRow(
     if ('error' in answered) return answered
     return { answer: JSON.parse(answered.bytes.toString('utf8')) as ChatResponse, counts: answered.counts }
   }
-  const judge = async (request: Record<string, unknown>) => {
-    const judged = await ask(request)
-    if ('error' in judged) throw new GraderError(`The judge did not answer: ${judged.error.message}`)
-    return judged.answer.choices[0]!.message.content ?? ''
-  }
   const grade = async (sample: Sample): Promise<NewRow<'evaluation_answers'>> => {
-    const graders = fromJsonWithSeeds(evaluation.graders_json)
-    const graded: Graded = await gradeAnswer(graders, { item, sample: sample.values }, { thread, ask: judge, signal })
+    const graded = await grading.grade({ item, sample: sample.values }, signal)
     return {
       ...common,
       output: sample.output,
       tool_calls_json: sample.tool_calls.length > 0 ? JSON.stringify(sample.tool_calls) : null,
-      score: graded.score,
+      score: graded.score ?? 0,
       passed: graded.passed ? 1 : 0,
+      ungraded: graded.score === null ? 1 : 0,
       graders_json: JSON.stringify(graded.graders),
-      error_json: null,
+      error_json: graded.error === null ? null : JSON.stringify({ code: 'graders_failed', message: graded.error }),
       finish_reason: sample.finish_reason,
       latency_ms: sample.latency_ms,
       ...sample.counts,
@@ -337,7 +344,7 @@ async function answerRow(
   const { message, finish_reason } = answered.answer.choices[0]!
   const output = message.content ?? ''
   const tool_calls = message.tool_calls ?? []
-  const values = { output_text: output, output_tools: tool_calls, ...jsonOf(output) }
+  const values = sampleOf(output, tool_calls)
   return grade({ values, output, tool_calls, finish_reason, latency_ms, counts: answered.counts })
 }
 
@@ -364,13 +371,5 @@ function givenSample(values: Record<string, unknown>): Sample {
     finish_reason: null,
     latency_ms: null,
     counts: noTokens,
-  }
-}
-
-function jsonOf(text: string): { output_json?: unknown } {
-  try {
-    return { output_json: JSON.parse(text) }
-  } catch {
-    return {}
   }
 }

@@ -135,6 +135,11 @@ export class Inference {
     return (await this.resolver.resolve(account_id, name)).model_id
   }
 
+  /** Prices of the model that a name stands for now, per million tokens. Throws what `target` throws. */
+  async pricesOf(account_id: string, name: string): Promise<ReturnType<Plans['pricing']>> {
+    return this.options.pricing((await this.resolver.resolve(account_id, name)).base_model_id)
+  }
+
   /** Whether only upstreams answer for what a name stands for now; false for a name that stands for nothing. */
   async isElsewhere(account_id: string, name: string): Promise<boolean> {
     const { pools } = this.options

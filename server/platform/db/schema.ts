@@ -8,7 +8,7 @@ import type { ErrorText } from '../../../contract/errors.ts'
 import type { CreateEvaluation, Evaluation, EvaluationAnswer } from '../../../contract/evaluations.ts'
 import type { Export, ExportCheck, ExportFile } from '../../../contract/exports.ts'
 import type { JobMetrics, ResolvedConfig } from '../../../contract/fine-tuning.ts'
-import type { Grader } from '../../../contract/graders.ts'
+import type { Grader, GradingLimits } from '../../../contract/graders.ts'
 import type { JobConfig } from '../../../contract/job-config.ts'
 import type { JobEvaluation } from '../../../contract/job-history.ts'
 import type { Comparison, TrainedWith } from '../../../contract/models.ts'
@@ -279,6 +279,8 @@ interface Evaluations {
   graders_json: Json<Grader[]>
   template_json: Json<NonNullable<CreateEvaluation['template']>> | null
   sampling_json: Json<CreateEvaluation['sampling']>
+  /** Null: the defaults. */
+  grading_json: Generated<Json<GradingLimits> | null>
   /** The rows to draw from, and how many of them are evaluated: of the dataset, or those that a job held out of it. */
   total_rows: number
   rows: number
@@ -308,6 +310,8 @@ interface EvaluationAnswers {
   tool_calls_json: Json<NonNullable<EvaluationAnswer['tool_calls']>> | null
   score: number
   passed: number
+  /** 1: a grader failed, so that the answer has no score. */
+  ungraded: Generated<number>
   graders_json: Json<EvaluationAnswer['graders']>
   error_json: Json<ErrorText> | null
   finish_reason: string | null

@@ -1,20 +1,23 @@
-// Scores one answer by all graders of an evaluation.
-import { contentText, type Grader, type SimpleGrader } from '../../../../contract/graders.ts'
+// Scores one answer by all its graders.
+import type { Grader, GraderResult, JudgeUsage, SimpleGrader } from '../../../../contract/graders.ts'
 import { compileFormula } from './formula.ts'
+import { type AskJudge, gradeByJudge } from './judges.ts'
 import type { Score } from './local.ts'
-import { fill, GraderError, type Values } from './template.ts'
+import { type FailureKind, GraderError, GraderFailure, GradingStopped, type Values } from './template.ts'
 import { GraderTooSlow, type GradingBounds, type GradingThread } from './thread.ts'
 
-/** Asks a model of the service; resolves with its text. */
-type AskJudge = (request: Record<string, unknown>) => Promise<string>
-
+/** What all graders gave to an answer. */
 export interface Graded {
-  score: number
+  /** Mean of the graders; null if one of them failed, which is no score of 0. */
+  score: number | null
+  /** Whether it passes each of them. */
   passed: boolean
-  graders: Record<string, Score>
+  graders: Record<string, GraderResult>
+  /** Says which grader failed, and why; null if none did. */
+  error: string | null
 }
 
-interface Tools {
+export interface GradingTools {
   thread: GradingThread
   ask: AskJudge
   signal: AbortSignal
@@ -23,98 +26,91 @@ interface Tools {
 /** Time of all graders of one answer in the thread, which the answers of an evaluation share. */
 const answer_ms = 10_000
 
-const failed = (error: unknown): Score => {
-  if (!(error instanceof GraderError)) throw error
-  return { score: 0, passed: false, error: error.message }
-}
+type Timed = GraderResult & { latency_ms: number }
+type BoundTools = GradingTools & { bounds: GradingBounds }
 
-/** The score of a row is the mean of its graders; it passes if it passes each of them. */
-export async function gradeAnswer(graders: readonly Grader[], values: Values, tools: Tools): Promise<Graded> {
-  const scores: Record<string, Score> = {}
+/**
+ * The graders run at once. Throws GraderError if one is too slow to grade any answer, GradingStopped, or the signal's
+ * reason.
+ */
+export async function gradeAnswer(graders: readonly Grader[], values: Values, tools: GradingTools): Promise<Graded> {
   const bounds = { signal: tools.signal, left_ms: answer_ms }
-  for (const grader of graders) {
-    scores[grader.name] = await gradeOne(grader, values, { ...tools, bounds }).catch((error) => {
-      // It would take hours over all rows.
-      if (error instanceof GraderTooSlow)
-        throw new GraderError(`The grader '${grader.name}' ${error.message}. Simplify it.`)
-      return failed(error)
-    })
-  }
-  const all = Object.values(scores)
+  const settled = await Promise.allSettled(
+    graders.map(async (grader) => [grader.name, await gradeOne(grader, values, { ...tools, bounds })] as const),
+  )
+  tools.signal.throwIfAborted()
+  const thrown = settled.find((result) => result.status === 'rejected')
+  if (thrown) throw thrown.reason
+  const results = settled.map((result) => (result as PromiseFulfilledResult<readonly [string, GraderResult]>).value)
+  const failed = results.find(([, { failure }]) => failure !== undefined)
   return {
-    score: all.reduce((sum, { score }) => sum + score, 0) / all.length,
-    passed: all.every(({ passed }) => passed),
-    graders: scores,
+    score: failed ? null : results.reduce((sum, [, { score }]) => sum + score!, 0) / results.length,
+    passed: results.every(([, { passed }]) => passed),
+    graders: Object.fromEntries(results),
+    error: failed ? `The grader '${failed[0]}' failed: ${failed[1].error}` : null,
   }
 }
 
-type BoundTools = Tools & { bounds: GradingBounds }
-
-async function gradeOne(grader: Grader, values: Values, tools: BoundTools): Promise<Score> {
-  if (grader.type !== 'multi') return gradeSimple(grader, values, tools)
-  const scores: Record<string, number> = {}
-  for (const [name, part] of Object.entries(grader.graders))
-    scores[name] = (await gradeSimple(part, values, tools)).score
+async function gradeOne(grader: Grader, values: Values, tools: BoundTools): Promise<Timed> {
+  if (grader.type !== 'multi') return gradeSimple(grader.name, grader, values, tools)
+  const began = performance.now()
+  const parts = await Promise.all(
+    Object.entries(grader.graders).map(
+      async ([name, part]) => [name, await gradeSimple(`${grader.name}.${name}`, part, values, tools)] as const,
+    ),
+  )
+  const usages = parts.flatMap(([, { judge }]) => judge ?? [])
+  const common = {
+    latency_ms: latencySince(began),
+    parts: Object.fromEntries(parts.map(([name, { score }]) => [name, score])),
+    ...(usages.length > 0 && { judge: addUsages(usages) }),
+  }
+  const failed = parts.find(([, { failure }]) => failure !== undefined)
+  if (failed) return { ...notScored(failed[1].failure!, `${failed[0]}: ${failed[1].error}`), ...common }
+  const scores = Object.fromEntries(parts.map(([name, { score }]) => [name, score!]))
   const score = compileFormula(grader.calculate_output, Object.keys(scores))(scores)
-  if (!Number.isFinite(score)) throw new GraderError('calculate_output gives no finite number here.')
-  return { score, passed: score >= grader.pass_threshold }
+  if (!Number.isFinite(score))
+    return { ...notScored('runtime', 'calculate_output gives no finite number here.'), ...common }
+  const error = parts.find((part) => part[1].error !== undefined)
+  return {
+    score,
+    passed: score >= grader.pass_threshold,
+    ...(error && { error: `${error[0]}: ${error[1].error}` }),
+    ...common,
+  }
 }
 
-function gradeSimple(grader: SimpleGrader, values: Values, { thread, ask, bounds }: BoundTools): Promise<Score> {
-  if (grader.type === 'label_model') return gradeByLabel(grader, values, ask)
-  if (grader.type === 'score_model') return gradeByScore(grader, values, ask)
+/** `name`: in messages. Never throws GraderFailure. */
+async function gradeSimple(name: string, grader: SimpleGrader, values: Values, tools: BoundTools): Promise<Timed> {
+  const began = performance.now()
+  try {
+    return { ...(await scoreOf(grader, values, tools)), latency_ms: latencySince(began) }
+  } catch (error) {
+    const latency_ms = latencySince(began)
+    // It would take hours over all answers.
+    if (error instanceof GraderTooSlow) throw new GraderError(`The grader '${name}' ${error.message}. Simplify it.`)
+    if (error instanceof GradingStopped || !(error instanceof GraderError)) throw error
+    if (!(error instanceof GraderFailure)) return { score: 0, passed: false, error: error.message, latency_ms }
+    return { ...notScored(error.kind, error.message), latency_ms, ...(error.judge && { judge: error.judge }) }
+  }
+}
+
+function scoreOf(
+  grader: SimpleGrader,
+  values: Values,
+  { thread, ask, bounds }: BoundTools,
+): Promise<Score & { judge?: JudgeUsage }> {
+  if (grader.type === 'label_model' || grader.type === 'score_model') return gradeByJudge(grader, values, ask)
   return thread.grade(grader, values, bounds)
 }
 
-type Judge<T extends 'label_model' | 'score_model'> = Extract<SimpleGrader, { type: T }>
+const notScored = (failure: FailureKind, error: string) => ({ score: null, passed: false, error, failure })
 
-/** Longest answer of a judge, in tokens: a label or a number in a form. */
-const judgeTokens = 64
+/** In tenths of a millisecond. */
+const latencySince = (began: number) => Math.round(10 * (performance.now() - began)) / 10
 
-/** The engine constrains the judge's answer to the form, so that no text has to be searched. */
-const judgeRequest = ({ model, input }: Judge<'label_model' | 'score_model'>, values: Values, result: object) => ({
-  model,
-  messages: input.map(({ role, content }) => ({ role, content: fill(contentText(content), values) })),
-  temperature: 0,
-  max_tokens: judgeTokens,
-  response_format: {
-    type: 'json_schema',
-    json_schema: {
-      name: 'result',
-      strict: true,
-      schema: { type: 'object', properties: { result }, required: ['result'], additionalProperties: false },
-    },
-  },
+export const addUsages = (usages: readonly JudgeUsage[]): JudgeUsage => ({
+  prompt_tokens: usages.reduce((sum, usage) => sum + usage.prompt_tokens, 0),
+  completion_tokens: usages.reduce((sum, usage) => sum + usage.completion_tokens, 0),
+  cost: usages.reduce((sum, usage) => sum + usage.cost, 0),
 })
-
-function resultOf(text: string): unknown {
-  try {
-    return (JSON.parse(text) as { result: unknown }).result
-  } catch {
-    throw new GraderError('The judge gave no result in the form that it was asked for.')
-  }
-}
-
-async function gradeByLabel(grader: Judge<'label_model'>, values: Values, ask: AskJudge): Promise<Score> {
-  const label = resultOf(await ask(judgeRequest(grader, values, { enum: grader.labels })))
-  if (typeof label !== 'string' || !grader.labels.includes(label))
-    throw new GraderError('The judge gave none of the labels.')
-  const passed = grader.passing_labels.includes(label)
-  return { score: passed ? 1 : 0, passed, label }
-}
-
-async function gradeByScore(grader: Judge<'score_model'>, values: Values, ask: AskJudge): Promise<Score> {
-  const [low, high] = grader.range
-  const { temperature, top_p, seed, max_completions_tokens } = grader.sampling_params ?? {}
-  const request = {
-    ...judgeRequest(grader, values, { type: 'number' }),
-    ...(temperature != null && { temperature }),
-    ...(top_p != null && { top_p }),
-    ...(seed != null && { seed }),
-    ...(max_completions_tokens != null && { max_tokens: Math.max(judgeTokens, max_completions_tokens) }),
-  }
-  const judged = resultOf(await ask(request))
-  if (typeof judged !== 'number' || !Number.isFinite(judged)) throw new GraderError('The judge gave no number.')
-  const score = Math.min(high, Math.max(low, judged))
-  return { score: (score - low) / (high - low), passed: score >= (grader.pass_threshold ?? (low + high) / 2) }
-}

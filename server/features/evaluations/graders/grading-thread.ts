@@ -1,7 +1,7 @@
 import { parentPort } from 'node:worker_threads'
 import { threadId } from '../../../../lib/thread-time.ts'
 import { type Compilable, compile, gradeLocally, type LocalGrader } from './local.ts'
-import { GraderError, type Values } from './template.ts'
+import { GraderError, GraderFailure, type Values } from './template.ts'
 
 export type GradingRequest = { grader: LocalGrader; values: Values } | { compilable: Compilable }
 
@@ -10,7 +10,11 @@ parentPort!.on('message', (request: GradingRequest) => {
     if ('compilable' in request) parentPort!.postMessage({ score: compile(request.compilable) })
     else parentPort!.postMessage({ score: gradeLocally(request.grader, request.values) })
   } catch (error) {
-    parentPort!.postMessage({ error: (error as Error).message, expected: error instanceof GraderError })
+    parentPort!.postMessage({
+      error: (error as Error).message,
+      expected: error instanceof GraderError,
+      ...(error instanceof GraderFailure && { kind: error.kind }),
+    })
   }
 })
 parentPort!.postMessage(threadId())

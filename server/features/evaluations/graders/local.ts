@@ -5,7 +5,7 @@ import { Ajv } from 'ajv'
 import { RE2JS } from 're2js'
 import type { SimpleGrader } from '../../../../contract/graders.ts'
 import { similarity } from './similarity.ts'
-import { fill, GraderError, type Values } from './template.ts'
+import { fill, GraderError, GraderFailure, type Values } from './template.ts'
 
 export interface Score {
   score: number
@@ -131,7 +131,7 @@ function equalFields(
   reference: { value: unknown } | undefined,
   names: string[] | undefined,
 ): Score {
-  if (!reference) throw new GraderError('The reference is not JSON.')
+  if (!reference) throw new GraderFailure('row', 'The reference is not JSON.')
   if (!answer) return binary(false)
   const expected = reference.value
   const fields = names ?? (isObject(expected) ? Object.keys(expected) : [])
@@ -169,7 +169,8 @@ function hasCall(grader: Extract<LocalGrader, { type: 'tool_call' }>, { item, sa
   const calls = callsIn(sample?.output_tools)
   const [first] = callsIn(item.reference_calls)
   const name = grader.function ?? first?.function.name
-  if (name === undefined) throw new GraderError("The row's answer has no call, and the grader names no function.")
+  if (name === undefined)
+    throw new GraderFailure('row', "The row's answer has no call, and the grader names no function.")
   const expected = grader.arguments ?? (grader.function === undefined ? parsed(first!.function.arguments)?.value : {})
   return calls.some(({ function: called }) => {
     const args = parsed(called.arguments)?.value

@@ -1,6 +1,8 @@
 // Templates of graders: `{{item.…}}` is a field of the row, `{{sample.…}}` a part of the answer. Nothing else is
 // evaluated.
 
+import type { failureKinds, JudgeUsage } from '../../../../contract/graders.ts'
+
 /** Longest text that a template may become, in characters; the messages of a request together. */
 export const textMax = 1_000_000
 
@@ -9,8 +11,31 @@ export interface Values {
   sample?: Record<string, unknown>
 }
 
-/** What is wrong with a grader's use of a row; the row counts as 0. */
+/** The answer lacks what a grader reads, such as a field of its JSON: it scores 0. */
 export class GraderError extends Error {}
+
+export type FailureKind = (typeof failureKinds)[number]
+
+/** The grader itself failed, or its row lacks what it reads: the answer has no score. */
+export class GraderFailure extends GraderError {
+  readonly kind: FailureKind
+  /** What its judge took all the same. */
+  readonly judge: JudgeUsage | undefined
+  constructor(kind: FailureKind, message: string, judge?: JudgeUsage) {
+    super(message)
+    this.kind = kind
+    this.judge = judge
+  }
+}
+
+/** Grading as a whole ends: too many graders fail, or the budget of its judges is spent. */
+export class GradingStopped extends GraderError {
+  readonly code: 'graders_failed' | 'judge_budget_spent'
+  constructor(code: 'graders_failed' | 'judge_budget_spent', message: string) {
+    super(message)
+    this.code = code
+  }
+}
 
 const path = /^(item|sample)(\.[^\s.{}]+)*$/
 
@@ -63,15 +88,17 @@ export function fill(template: string, values: Values, length_max = textMax): st
 
 const textOf = (value: unknown): string => (typeof value === 'string' ? value : JSON.stringify(value))
 
-/** The value of a name such as `item.input`. Throws GraderError for one that is missing. */
+/** The value of a name such as `item.input`. Throws GraderError for one that is missing, GraderFailure if the row's. */
 export function valueAt(name: string, values: Values): unknown {
+  const problem = (message: string) =>
+    name.startsWith('sample') ? new GraderError(message) : new GraderFailure('row', message)
   let value: unknown = values
   for (const part of name.split('.')) {
     // Own fields alone: a row cannot reach what every object has.
     if (typeof value !== 'object' || value === null || !Object.hasOwn(value, part))
-      throw new GraderError(`There is no '${name}' here.`)
+      throw problem(`There is no '${name}' here.`)
     value = (value as Record<string, unknown>)[part]
   }
-  if (value === undefined || value === null) throw new GraderError(`'${name}' is empty here.`)
+  if (value === undefined || value === null) throw problem(`'${name}' is empty here.`)
   return value
 }

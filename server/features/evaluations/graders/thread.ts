@@ -6,7 +6,7 @@ import { createMutex } from '../../../../lib/mutex.ts'
 import { threadTime } from '../../../../lib/thread-time.ts'
 import type { GradingRequest } from './grading-thread.ts'
 import type { Compilable, LocalGrader, Score } from './local.ts'
-import { GraderError, type Values } from './template.ts'
+import { type FailureKind, GraderError, GraderFailure, type Values } from './template.ts'
 
 /** Longest CPU time of one grader for one answer, and of one compilation. */
 const limit_ms = 2000
@@ -36,7 +36,7 @@ export interface GradingThread {
   close(): Promise<void>
 }
 
-type Reply = { score: unknown } | { error: string; expected: boolean }
+type Reply = { score: unknown } | { error: string; expected: boolean; kind?: FailureKind }
 
 export function createGradingThread(): GradingThread {
   let worker: Worker | undefined
@@ -95,6 +95,7 @@ export function createGradingThread(): GradingThread {
       thread.postMessage(request)
       const result = await reply.promise
       if ('score' in result) return result.score
+      if (result.kind) throw new GraderFailure(result.kind, result.error)
       throw new GraderError(result.expected ? result.error : `It cannot grade this: ${result.error}`)
     } catch (error) {
       // It may have been ended by the clock, with CPU time left that others would have to wait for as long.
