@@ -20,6 +20,8 @@ export interface GenerationRequest {
   sampling: SamplingParams
   /** How many likeliest tokens to report at each position; null: no log-probabilities. */
   top_logprobs: number | null
+  /** Whether the token that ends the answer has a log-probability too, though it has no text. */
+  end_logprob?: boolean
   /** Control tokens that are output as text, with their bytes. */
   control_texts: ReadonlyMap<number, Buffer> | null
   /** Constrains the answer. The generation closes it. */
@@ -132,7 +134,11 @@ export function acceptToken(generation: Generation, vocab: Vocab, { token, token
   // The end-of-generation token counts too, as it does in vLLM.
   generation.completion_tokens++
   if (generation.completion_tokens === 1) generation.events.onFirstToken?.()
-  if (vocab.isEndOfGeneration(token)) return flushAndEnd(generation, 'stop')
+  if (vocab.isEndOfGeneration(token)) {
+    if (token_logprobs && generation.request.end_logprob)
+      generation.unsent_logprobs.push({ token_logprobs, start: generation.bytes_generated })
+    return flushAndEnd(generation, 'stop')
+  }
   const bytes = generation.request.control_texts?.get(token) ?? vocab.bytes(token)
   if (token_logprobs) generation.unsent_logprobs.push({ token_logprobs, start: generation.bytes_generated })
   generation.bytes_generated += bytes.length

@@ -16,6 +16,7 @@ import { completions } from './routes/completions.ts'
 import { type EmbeddingServices, embeddings } from './routes/embeddings.ts'
 import type { GenerationServices } from './routes/generate.ts'
 import { leaveCores, listModels, loadAdapter, loadModel, unloadAdapter, unloadModel } from './routes/models.ts'
+import { sample } from './routes/sample.ts'
 import { type EchoServices, type ScoreServices, scoreTokens } from './routes/score.ts'
 import { beginSpan, idsOf } from './trace.ts'
 
@@ -105,6 +106,7 @@ function internalRoutes(services: HttpServices): Routes {
   return {
     '/v1/load_lora_adapter': { POST: (request, response) => loadAdapter(models, request, response) },
     '/v1/unload_lora_adapter': { POST: (request, response) => unloadAdapter(models, request, response) },
+    '/internal/sample': { POST: (request, response) => sample(services, request, response) },
     '/internal/score': { POST: (request, response) => scoreTokens(services, request, response) },
     [abortedUsagePath]: { GET: (request, response) => sendAbortedUsage(abortedUsage, request, response) },
     '/internal/load_model': { POST: (request, response) => loadModel(models, request, response) },

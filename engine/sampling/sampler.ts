@@ -4,7 +4,10 @@ import { largest } from '../llama/kernels.ts'
 
 export interface SamplingParams {
   temperature: number
-  /** 1 to 100: the sampler never considers more than a hundred tokens. */
+  /**
+   * 1 to 100: the likeliest tokens that are considered. 0: the whole vocabulary, without `top_p` and `min_p`, so that
+   * the probability of a token is the model's own.
+   */
   top_k: number
   top_p: number
   min_p: number
@@ -36,7 +39,7 @@ export function createSampler(params: SamplingParams, prompt: readonly number[])
   const hasPenalty = presence_penalty !== 0 || frequency_penalty !== 0 || repetition_penalty !== 1
   const counts = new Map<number, number>()
   const repeatable = repetition_penalty === 1 ? null : new Set(prompt)
-  const topK = createTopK(temperature === 0 ? 1 : params.top_k)
+  const topK = createTopK(temperature === 0 ? 1 : Math.max(1, params.top_k))
   const likeliest = (logits: Float32Array, mask: Uint32Array | null): number => {
     const { tokens, count } = topK.find(logits, mask)
     return count === 0 ? -1 : tokens[0]!
@@ -50,7 +53,31 @@ export function createSampler(params: SamplingParams, prompt: readonly number[])
       for (const [token, count] of counts) logits[token]! -= presence_penalty + frequency_penalty * count
   }
 
+  /** By the inverse of the cumulative distribution, in two passes over the vocabulary. */
+  const drawFromAll = (logits: Float32Array, mask: Uint32Array | null): number => {
+    let most = Number.NEGATIVE_INFINITY
+    for (let token = 0; token < logits.length; token++)
+      if (logits[token]! > most && (mask === null || allows(mask, token))) most = logits[token]!
+    let sum = 0
+    let last = -1
+    const weights = new Float64Array(logits.length)
+    for (let token = 0; token < logits.length; token++) {
+      if (mask !== null && !allows(mask, token)) continue
+      const weight = Math.exp((logits[token]! - most) / temperature)
+      if (!(weight > 0)) continue
+      sum += weights[token] = weight
+      last = token
+    }
+    let left = random!() * sum
+    for (let token = 0; token < last; token++) {
+      left -= weights[token]!
+      if (left < 0) return token
+    }
+    return last
+  }
+
   const draw = (logits: Float32Array, mask: Uint32Array | null): number => {
+    if (params.top_k === 0) return drawFromAll(logits, mask)
     const { values, tokens, count } = topK.find(logits, mask)
     if (count === 0) return -1
     const largest = values[0]!

@@ -54,7 +54,7 @@ function deltaOf(part: ReplyPart): string {
   return JSON.stringify(delta)
 }
 
-function message({ parts }: CompleteChoice): Choice['message'] {
+export function message({ parts }: Pick<CompleteChoice, 'parts'>): Choice['message'] {
   let content = ''
   let reasoning = ''
   const calls: NonNullable<Choice['message']['tool_calls']> = []

@@ -14,7 +14,8 @@ import type { LoadedProjector } from '../../vision/projectors.ts'
 import { createChatFormat } from '../answer/chat-format.ts'
 import { bodyBytesMax, header, readBody } from '../io.ts'
 import { promptBounds, requirePicturesFit } from '../prepare.ts'
-import { type GenerationServices, generate } from './generate.ts'
+import { type GenerationInput, type GenerationServices, generate, type Tokenize } from './generate.ts'
+import type { ModelUse } from './use-model.ts'
 
 export async function chatCompletions(
   services: GenerationServices,
@@ -26,29 +27,41 @@ export async function chatCompletions(
   if (body.top_logprobs && !body.logprobs)
     throw new ApiError('invalid_request', 'top_logprobs needs logprobs: true.', { param: 'top_logprobs' })
   const account = header(request, 'x-tunery-account') ?? ''
-  await generate(services, request, response, body, async (served, { signal }, tokenize) => {
-    const { model, projector } = served
-    requirePossibleLength(model, services.limits, body)
-    requireLibrary(served, body)
-    const conversation = prepareConversation(model, body, projector !== null)
-    const { grammar, control_texts, stop, createParser } = conversation
-    const controls = controlsOf(model)
-    const tokens = await tokenize(conversation.prompt, 'messages')
-    const { prompt, spans } = projector
-      ? await addPictures(services, model, projector, tokens, conversation.pictures, { account, signal })
-      : { prompt: tokens, spans: [] }
-    return {
-      prompts: [prompt],
-      pictures: spans,
-      param: 'messages',
-      grammar: grammar && { spec: grammar, vocab: controls.grammar_vocab },
-      control_texts: control_texts.length > 0 ? controls.texts : null,
-      top_logprobs: body.logprobs ? (body.top_logprobs ?? 0) : null,
-      stop,
-      createParser,
-      createFormat: createChatFormat,
-    }
-  })
+  await generate(services, request, response, body, (served, use, tokenize) =>
+    chatInput(services, body, account, served, use, tokenize),
+  )
+}
+
+/** The input of a generation that answers a conversation. */
+export async function chatInput(
+  services: GenerationServices,
+  body: ChatRequest,
+  account: string,
+  served: ServedModel,
+  { signal }: ModelUse,
+  tokenize: Tokenize,
+): Promise<GenerationInput> {
+  const { model, projector } = served
+  requirePossibleLength(model, services.limits, body)
+  requireLibrary(served, body)
+  const conversation = prepareConversation(model, body, projector !== null)
+  const { grammar, control_texts, stop, createParser } = conversation
+  const controls = controlsOf(model)
+  const tokens = await tokenize(conversation.prompt, 'messages')
+  const { prompt, spans } = projector
+    ? await addPictures(services, model, projector, tokens, conversation.pictures, { account, signal })
+    : { prompt: tokens, spans: [] }
+  return {
+    prompts: [prompt],
+    pictures: spans,
+    param: 'messages',
+    grammar: grammar && { spec: grammar, vocab: controls.grammar_vocab },
+    control_texts: control_texts.length > 0 ? controls.texts : null,
+    top_logprobs: body.logprobs ? (body.top_logprobs ?? 0) : null,
+    stop,
+    createParser,
+    createFormat: createChatFormat,
+  }
 }
 
 /** Throws parameter_not_supported for pictures that this engine lacks the library for. */

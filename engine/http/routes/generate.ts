@@ -55,6 +55,8 @@ export interface GenerationInput {
   control_texts: ReadonlyMap<number, Buffer> | null
   /** Number of top tokens per position; null for no log-probabilities. */
   top_logprobs: number | null
+  /** Whether the token that ends an answer is among the log-probabilities. */
+  end_logprob?: boolean
   /** Sequences that end the text wherever they are in it. */
   stop: readonly string[]
   createParser(): ReplyParser
@@ -164,6 +166,7 @@ export async function generate(
           account,
           background,
           top_logprobs: input.top_logprobs,
+          ...(input.end_logprob && { end_logprob: true }),
           control_texts: input.control_texts,
           grammar: sessions[index] ?? null,
         },

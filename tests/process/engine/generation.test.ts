@@ -271,3 +271,40 @@ for (const [what, content] of [
     assert.ok((await engine.metric('prompt_tokens_total')) - computed < 1000, 'prefill stopped')
   })
 }
+
+test('sampled tokens come with the log-probabilities that the engine computes of them again', async () => {
+  const messages = [{ role: 'user', content: 'Say yes or no.' }]
+  const { status, json } = await engine.ask('POST', '/internal/sample', {
+    model: modelName,
+    messages,
+    n: 3,
+    max_tokens: 12,
+    seed: 5,
+  })
+  assert.equal(status, 200, JSON.stringify(json))
+  assert.equal(json.choices.length, 3)
+  assert.ok(new Set(json.choices.map((choice: { tokens: number[] }) => choice.tokens.join())).size > 1)
+  const rows = json.choices.map(({ tokens }: { tokens: number[] }) => ({
+    prompt: messages,
+    tokens: [...json.prompt, ...tokens],
+    targets: tokens.map((_, index) => json.prompt.length + index),
+  }))
+  const scored = (await engine.ask('POST', '/internal/score', { model: modelName, rows, at_once: 1 })).json.rows
+  for (const [index, { tokens, logprobs, message, finish_reason }] of json.choices.entries()) {
+    assert.equal(tokens.length, logprobs.length)
+    assert.deepEqual(scored[index].prompt, json.prompt)
+    logprobs.forEach((logprob: number, place: number) => {
+      assert.ok(Math.abs(logprob - scored[index].logprobs[place]) < 0.02, `${logprob} ${scored[index].logprobs[place]}`)
+    })
+    // The token that ends an answer is one of them.
+    const text = Buffer.concat(scored[index].bytes.map((bytes: string) => Buffer.from(bytes, 'base64'))).toString()
+    if (finish_reason === 'stop') {
+      assert.ok(scored[index].ends)
+      assert.ok(text.startsWith(message.content))
+    } else assert.equal(tokens.length, 12)
+  }
+  const again = await engine.ask('POST', '/internal/sample', { model: modelName, prompt: json.prompt, max_tokens: 2 })
+  assert.deepEqual(again.json.prompt, json.prompt)
+  const refused = await engine.ask('POST', '/internal/sample', { model: modelName, prompt: [99_999_999], max_tokens: 2 })
+  assert.equal(refused.status, 400)
+})

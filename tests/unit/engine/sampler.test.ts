@@ -35,6 +35,17 @@ test('tokens are sampled by their probability, at any temperature', () => {
   )
 })
 
+test('top_k 0 samples the whole vocabulary, also where it is larger than a hundred, within the mask', () => {
+  const values = Array.from({ length: 300 }, (_, token) => (token % 3 === 0 ? 1 : 0))
+  const seen = shares({ top_k: 0, top_p: 0.1 }, values)
+  const later = seen.slice(150).reduce((sum, share) => sum + share)
+  assert.ok(Math.abs(later - 0.5) < 0.02, `${later} of the samples are in the second half`)
+  const small = [Math.log(0.5), Math.log(0.3), Math.log(0.2)]
+  assertShares(shares({ top_k: 0 }, small), [0.5, 0.3, 0.2])
+  assertShares(shares({ top_k: 0 }, small, Uint32Array.of(0b110)), [0, 0.3, 0.2])
+  assert.equal(createSampler({ ...sampled, top_k: 0 }, []).sample(logits(0, 0), Uint32Array.of(0)), -1)
+})
+
 test('top_k, top_p and min_p exclude the tokens they should, and never the likeliest', () => {
   const values = [Math.log(0.5), Math.log(0.3), Math.log(0.15), Math.log(0.05)]
   assertShares(shares({ top_k: 2 }, values), [0.5, 0.3, 0, 0])
