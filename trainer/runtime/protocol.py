@@ -46,10 +46,13 @@ class Protocol:
         # Called before the process ends by a failure that is not the job's, as the loss of another process.
         self.before_failure: Callable[[], None] = lambda: None
 
-    def watch(self) -> None:
-        """From now on the process ends with the server, and on SIGTERM."""
+    def watch(self, reads_stdin: bool = False) -> None:
+        """From now on the process ends with the server, and on SIGTERM. `reads_stdin`: the program reads it, and ends
+        with it, by itself.
+        """
         signal.signal(signal.SIGTERM, self._on_sigterm)
-        end_with_server()
+        if not reads_stdin:
+            end_with_server()
 
     def steps_begin(self) -> None:
         """From now on SIGTERM waits for a checkpoint instead of ending the process at once."""
@@ -112,12 +115,13 @@ def run_program(
     main: Callable[[Protocol], int | None],
     explain: Callable[[Exception], JobError | None] | None = explain,
     quiet: bool = False,
+    reads_stdin: bool = False,
 ) -> NoReturn:
     """Runs `main` to the process's end, with the status that it returns. A failure ends it with EXIT_FAILED, and with
     an `error` line of what `explain` returns, if anything.
     """
     protocol = Protocol(quiet)
-    protocol.watch()
+    protocol.watch(reads_stdin)
     try:
         status = main(protocol) or 0
     except Exception as problem:

@@ -115,6 +115,15 @@ class ImportSpec(ModelSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CommandSpec(ModelSpec):
+    """A base whose adapters are trained by commands (trainer/cli/commands.py). `lora`: their shape, unless a command
+    names another.
+    """
+
+    lora: Lora
+
+
+@dataclass(frozen=True, kw_only=True)
 class Spec(ModelSpec):
     """One attempt at a job."""
 
@@ -157,7 +166,8 @@ class Spec(ModelSpec):
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
 
-def _typed(kind: type[Kind], values: dict[str, Any]) -> Kind:
+def typed(kind: type[Kind], values: dict[str, Any]) -> Kind:
+    """An object of these fields. Raises JobError("internal") for one that it does not have."""
     names = {field.name for field in fields(cast(Any, kind))}
     if unknown := sorted(set(values) - names):
         raise JobError("internal", f"spec.json has fields that this trainer does not know: {', '.join(unknown)}.")
@@ -177,7 +187,19 @@ def read_import_spec(folder: Path) -> ImportSpec:
     with _problems_as_job_errors():
         values = json.loads((folder / "spec.json").read_text())
         parts = {"base": Base, "lora": Lora, "start": Start}
-        return _typed(ImportSpec, {**values, **{name: _typed(kind, values[name]) for name, kind in parts.items()}})
+        return typed(ImportSpec, {**values, **{name: typed(kind, values[name]) for name, kind in parts.items()}})
+
+
+def read_command_spec(folder: Path) -> CommandSpec:
+    """Reads `folder/spec.json` of a program that obeys commands. Raises JobError("internal") like `read_spec`."""
+    with _problems_as_job_errors():
+        values = json.loads((folder / "spec.json").read_text())
+        start = typed(Start, values["start"]) if values.get("start") else None
+        parts = {"base": typed(Base, values["base"]), "lora": typed(Lora, values["lora"]), "start": start}
+        spec = typed(CommandSpec, {**values, **parts})
+    if spec.method not in ("lora", "qlora"):
+        raise JobError("internal", f"Commands train adapters, not '{spec.method}'.")
+    return spec
 
 
 def read_spec(folder: Path) -> Spec:
@@ -186,21 +208,21 @@ def read_spec(folder: Path) -> Spec:
     """
     with _problems_as_job_errors():
         values = json.loads((folder / "spec.json").read_text())
-        values["base"] = _typed(Base, values["base"])
-        values["dataset"] = _typed(Dataset, values["dataset"])
-        values["lora"] = _typed(Lora, values["lora"]) if values.get("lora") else None
-        values["training"] = _typed(Training, values["training"])
-        values["options"] = _typed(Options, values.get("options") or {})
-        values["start"] = _typed(Start, values["start"]) if values.get("start") else None
-        values["tokenizer"] = _typed(TokenizerIdentity, values["tokenizer"]) if values.get("tokenizer") else None
+        values["base"] = typed(Base, values["base"])
+        values["dataset"] = typed(Dataset, values["dataset"])
+        values["lora"] = typed(Lora, values["lora"]) if values.get("lora") else None
+        values["training"] = typed(Training, values["training"])
+        values["options"] = typed(Options, values.get("options") or {})
+        values["start"] = typed(Start, values["start"]) if values.get("start") else None
+        values["tokenizer"] = typed(TokenizerIdentity, values["tokenizer"]) if values.get("tokenizer") else None
         evaluation = {**values.get("evaluation", {})}
         if evaluation.get("dataset"):
-            evaluation["dataset"] = _typed(Dataset, evaluation["dataset"])
-        values["evaluation"] = _typed(Evaluation, evaluation)
-        values["checkpoint"] = _typed(CheckpointPolicy, values.get("checkpoint") or {})
+            evaluation["dataset"] = typed(Dataset, evaluation["dataset"])
+        values["evaluation"] = typed(Evaluation, evaluation)
+        values["checkpoint"] = typed(CheckpointPolicy, values.get("checkpoint") or {})
         candidates: list[dict[str, Any]] = values.get("resume_from") or []
-        values["resume_from"] = [_typed(Candidate, candidate) for candidate in candidates]
-        spec = _typed(Spec, values)
+        values["resume_from"] = [typed(Candidate, candidate) for candidate in candidates]
+        spec = typed(Spec, values)
     if spec.method not in METHODS:
         raise JobError("internal", f"This trainer does not know the method '{spec.method}'.")
     if (spec.method == "full") != (spec.lora is None):

@@ -305,6 +305,10 @@ test('sampled tokens come with the log-probabilities that the engine computes of
   }
   const again = await engine.ask('POST', '/internal/sample', { model: modelName, prompt: json.prompt, max_tokens: 2 })
   assert.deepEqual(again.json.prompt, json.prompt)
-  const refused = await engine.ask('POST', '/internal/sample', { model: modelName, prompt: [99_999_999], max_tokens: 2 })
+  const refused = await engine.ask('POST', '/internal/sample', {
+    model: modelName,
+    prompt: [99_999_999],
+    max_tokens: 2,
+  })
   assert.equal(refused.status, 400)
 })
