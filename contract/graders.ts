@@ -147,6 +147,38 @@ export const ToolCallGrader = z.strictObject({
   ),
 })
 
+export const PythonGrader = z.strictObject({
+  type: z.literal('python'),
+  name: ShortName,
+  source: z
+    .string()
+    .min(1)
+    .max(256_000)
+    .describe(
+      'Defines `grade(sample, item)`, which returns a number. Python 3.14 with its standard library, in a sandbox ' +
+        'without files, network and processes, with 256 MiB and 10 seconds an answer.',
+    ),
+  image_tag: z.string().max(100).nullish().describe('Without effect: there is one image.'),
+  pass_threshold: z.number().default(0.5),
+})
+
+export const EndpointGrader = z.strictObject({
+  type: z.literal('endpoint'),
+  name: ShortName,
+  url: z
+    .string()
+    .min(1)
+    .max(2000)
+    .describe('An https address that is posted `{"grader", "sample", "item"}` and answers `{"score": 0.5}`.'),
+  secret_name: z
+    .string()
+    .regex(/^[a-z0-9_-]{1,64}$/, 'must be letters, digits, _ and -, at most 64')
+    .default('default')
+    .describe('Which secret of the account signs the requests, as webhooks are signed.'),
+  timeout_seconds: z.number().min(1).max(120).default(30).describe('How long an answer may take.'),
+  pass_threshold: z.number().default(0.5),
+})
+
 const simple = [
   StringCheckGrader,
   TextSimilarityGrader,
@@ -157,6 +189,8 @@ const simple = [
   ContainsGrader,
   RegexGrader,
   ToolCallGrader,
+  PythonGrader,
+  EndpointGrader,
 ] as const
 const types = { error: `must be one of ${[...simple.map(({ shape }) => shape.type.value), 'multi'].join(', ')}` }
 export const SimpleGrader = z.discriminatedUnion('type', simple, types)

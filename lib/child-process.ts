@@ -249,7 +249,7 @@ function childrenOf(pid: number | undefined): number[] {
 }
 
 /** Processor time of a process and all its threads, in ms; 0 if it has ended. */
-function processCpuMs(pid: number | undefined): number {
+export function processCpuMs(pid: number | undefined): number {
   try {
     // Behind the program's name, which may have spaces: user and system time, in ticks of 10 ms.
     const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ').at(-1)!.split(' ')

@@ -58,6 +58,7 @@ type IdPrefix =
   | 'rs'
   | 'eval'
   | 'evaldef'
+  | 'grun'
   | 'chg'
   | 'shr'
   | 'srv'

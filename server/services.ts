@@ -48,6 +48,7 @@ import { createIdempotency } from './platform/http/idempotency-store.ts'
 import { Limits } from './platform/limits/index.ts'
 import { createAddressRules, readAllowed } from './platform/outbound/addresses.ts'
 import { createPictureFetcher } from './platform/outbound/pictures.ts'
+import { createEndpoints } from './platform/outbound/signed-post.ts'
 import type { Plans } from './platform/plans.ts'
 import { setupRoutes } from './platform/setup/index.ts'
 import type { Secrets } from './platform/storage/secrets.ts'
@@ -97,6 +98,7 @@ async function createDataFeatures(context: Context, { plans, secrets, limits }: 
   const usage = createUsageFeature(context, { plans })
   const hub = await createHubFeature(context, { plans })
   const rules = createAddressRules(readAllowed(config.webhook_allow))
+  const endpoints = createEndpoints({ rules, secrets, version: pkg.version, now: context.now })
   const pictureFetcher = createPictureFetcher({
     enabled: config.fetch_pictures === 'on',
     rules,
@@ -113,7 +115,7 @@ async function createDataFeatures(context: Context, { plans, secrets, limits }: 
   })
   const files = createFilesFeature(context, { datasets: datasets.datasets, neededBy: neededBy.file })
   const stored = createStoredCompletionsFeature(context, { datasets: datasets.datasets })
-  return { accounts, signIn, usage, hub, rules, pictureFetcher, prepared, datasets, files, stored }
+  return { accounts, signIn, usage, hub, rules, endpoints, pictureFetcher, prepared, datasets, files, stored }
 }
 
 type DataFeatures = Awaited<ReturnType<typeof createDataFeatures>>
@@ -161,6 +163,7 @@ function createAnsweringFeatures(context: Context, { plans, secrets, limits }: P
     models: models.models,
     inference: inference.inference,
     storedCompletions,
+    endpoints: data.endpoints,
     onEnded: createGateDecision(context.queue, context.now),
   })
   return { weightFiles, engine, models, serving, servingSets, inference, batches, evaluations }

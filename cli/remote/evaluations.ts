@@ -1,6 +1,7 @@
 // `eval`: is the new model better?
 
 import { readFileSync } from 'node:fs'
+import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { CreateEvaluationInput, Evaluation, EvaluationRow, GradersInput } from '../../sdk/index.ts'
 import { CommandError, Interrupted, UsageError } from '../support/errors.ts'
@@ -36,7 +37,10 @@ export function addEvaluationCommands(program: Program): void {
       .description('evaluate a model, beside a baseline; `eval MODEL` is the same')
       .argument('<model>', 'a model, a base, or the name of a deployment')
       .option('--dataset <dataset>', 'the rows')
-      .option('--graders <file>', 'JSON: a list of graders; docs/guides/evaluations.md')
+      .option(
+        '--graders <file>',
+        'JSON: a list of graders; or Python that defines grade(sample, item); docs/guides/evaluations.md',
+      )
       .option('--baseline <model>', 'a model that answers the same rows')
       .option('--held-out-by <job>', 'only the rows that this job held out of the dataset')
       .option('--rows <count>', 'so many rows, always the same ones', wholeNumber('--rows', 1))
@@ -114,9 +118,13 @@ const trainedOn = ({ trained_rows, rows }: Evaluation): string | undefined =>
 function readGraders(file: string): GradersInput {
   let value: unknown
   try {
-    value = JSON.parse(readFileSync(file, 'utf8'))
+    const text = readFileSync(file, 'utf8')
+    if (file.endsWith('.py')) return [{ type: 'python', name: path.basename(file, '.py').slice(0, 64), source: text }]
+    value = JSON.parse(text)
   } catch (error) {
-    throw new UsageError(`${file} cannot be read as JSON: ${(error as Error).message}`)
+    throw new UsageError(
+      `${file} cannot be read as ${file.endsWith('.py') ? 'Python' : 'JSON'}: ${(error as Error).message}`,
+    )
   }
   // One grader, or an object as the request has it, is a list of graders too.
   const list = Array.isArray(value) ? value : ((value as { graders?: unknown } | null)?.graders ?? [value])
@@ -196,10 +204,33 @@ function describe(evaluation: Evaluation): string {
     },
   ]
   const lines = [head, table(sides, columns)]
+  lines.push(...graderProblems(sides))
   if (result.difference) lines.push(verdict(result.difference))
   const warning = trainedOn(evaluation)
   if (warning) lines.push(paint('yellow', warning))
   return lines.join('\n')
+}
+
+/** Graders that failed, and what judges took. */
+function graderProblems(sides: Side[]): string[] {
+  const failing = sides.flatMap(({ grader_figures = {} }) =>
+    Object.entries(grader_figures).flatMap(([name, { answers, errors, last_error }]) =>
+      errors > 0
+        ? [
+            `The grader '${clean(name)}' failed on ${number(errors)} of ${number(answers)} answers: ${oneLine(last_error ?? '')}`,
+          ]
+        : [],
+    ),
+  )
+  const judges = sides.flatMap(({ judges }) => (judges && judges.requests > 0 ? [judges] : []))
+  const tokens = judges.reduce(
+    (sum, { prompt_tokens, completion_tokens }) => sum + prompt_tokens + completion_tokens,
+    0,
+  )
+  return [
+    ...failing.map((line) => paint('yellow', cut(line, 500))),
+    ...(judges.length > 0 ? [`Judges used ${number(tokens)} tokens.`] : []),
+  ]
 }
 
 function verdict({

@@ -16,6 +16,10 @@ const Side = z.object({
   rows: z.number(),
   graders: z.record(z.string(), z.number()).describe('Mean score of each grader.'),
   errors: z.number().describe('Rows without an answer or a score.'),
+  grader_figures: z
+    .record(z.string(), z.object({ errors: z.number(), last_error: z.string().nullable() }))
+    .optional()
+    .describe('Answers that a grader failed to score: they count in no mean.'),
 })
 const Evaluation = z.object({
   id: z.string(),
@@ -69,6 +73,9 @@ const Grader = z.looseObject({
     'tool_call',
     'label_model',
     'score_model',
+    'python',
+    'endpoint',
+    'multi',
   ]),
   name: z.string().min(1).max(64),
 })
@@ -97,7 +104,10 @@ const evaluate = defineTool({
           '"reference":"{{item.reference}}","operation":"eq"} (or ne, like, ilike). Others: ' +
           '{"type":"text_similarity","name":"close","input":…,"reference":…,"evaluation_metric":"fuzzy_match",' +
           '"pass_threshold":0.8}; {"type":"json_equal","name":"json"}; ' +
-          '{"type":"score_model","name":"judge","model":…,"input":[{"role":"user","content":…}],"range":[0,1]}.',
+          '{"type":"score_model","name":"judge","model":…,"input":[{"role":"user","content":…}],"range":[0,1]}; ' +
+          '{"type":"python","name":"code","source":"def grade(sample, item): return 1.0"} (sandboxed, standard library; ' +
+          'sample["output_text"]); {"type":"endpoint","name":"mine","url":"https://…"}; ' +
+          '{"type":"multi","name":"all","graders":{"a":{…},"b":{…}},"calculate_output":"0.7 * a + 0.3 * b"}.',
       ),
     held_out_by: z
       .string()
@@ -161,7 +171,9 @@ async function estimateEvaluation(
   const counted = validation?.tokens
   const prompt_tokens = counted && Math.ceil((rows * counted.total) / Math.max(1, counted.counted_rows))
   if (prompt_tokens === undefined) notes.push('The tokens of the rows could not be counted before.')
-  const judges = graders.filter(({ type }) => type === 'label_model' || type === 'score_model').length
+  const judges = graders
+    .flatMap((grader) => (grader.type === 'multi' ? Object.values(grader.graders) : [grader]))
+    .filter(({ type }) => type === 'label_model' || type === 'score_model').length
   if (judges > 0) notes.push(`${judges * rows * models.length} answers of judging models are not in it.`)
   const completion_tokens = rows * limits.max_tokens
   return {

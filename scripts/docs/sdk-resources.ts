@@ -20,6 +20,7 @@ import * as members from '../../contract/members.ts'
 import * as models from '../../contract/models.ts'
 import * as evals from '../../contract/openai-evals.ts'
 import * as openai from '../../contract/openai-fine-tuning.ts'
+import * as graders from '../../contract/openai-graders.ts'
 import * as operator from '../../contract/operator.ts'
 import * as responses from '../../contract/responses.ts'
 import type { Route } from '../../contract/route.ts'
@@ -154,6 +155,7 @@ export const resources: Resources = {
     scaling: { set: scaling.putScaling, get: scaling.getScaling, remove: scaling.deleteScaling },
     delete: deployments.deleteDeployment,
   },
+  graders: { run: graders.runGrader, validate: graders.validateGrader, secret: graders.getGraderSecret },
   evaluations: {
     create: evaluations.createEvaluation,
     list: evaluations.listEvaluationRuns,

@@ -270,6 +270,14 @@ export interface Operations {
     /** Stop serving a name. `DELETE /deployments/{name}` */
     delete: (name: string, options?: RequestOptions) => Promise<T.Deleted>
   }
+  graders: {
+    /** Score one answer by a grader. `POST /fine_tuning/alpha/graders/run` */
+    run: (body: T.RunGraderInput, options?: RequestOptions) => Promise<T.GraderRun>
+    /** Check a grader: its templates, patterns, source, address and judges. `POST /fine_tuning/alpha/graders/validate` */
+    validate: (body: T.GradersValidateBody, options?: RequestOptions) => Promise<T.GradersValidateResponse>
+    /** The secret that signs requests to endpoints of graders with this `secret_name`. `GET /graders/secrets/{name}` */
+    secret: (name: string, options?: RequestOptions) => Promise<T.GradersSecretResponse>
+  }
   evaluations: {
     /** Let a model answer the rows of a dataset, and score its answers, beside those of a baseline. `POST /evaluations` */
     create: (body: T.CreateEvaluationInput, options?: RequestOptions) => Promise<T.Evaluation>
@@ -603,6 +611,11 @@ export const operations = {
       remove: 'DELETE /deployments/{name}/scaling',
     },
     delete: 'DELETE /deployments/{name}',
+  },
+  graders: {
+    run: 'POST /fine_tuning/alpha/graders/run body',
+    validate: 'POST /fine_tuning/alpha/graders/validate body',
+    secret: 'GET /graders/secrets/{name}',
   },
   evaluations: {
     create: 'POST /evaluations body',

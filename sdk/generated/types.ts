@@ -18,11 +18,13 @@ export type DeploymentName = string
 export type Duration = string
 export type GraderInput =
   | StringCheckGrader | TextSimilarityGraderInput | LabelModelGrader | ScoreModelGraderInput | JsonSchemaGraderInput
-  | JsonEqualGraderInput | ContainsGraderInput | RegexGraderInput | ToolCallGrader | MultiGraderInput
+  | JsonEqualGraderInput | ContainsGraderInput | RegexGraderInput | ToolCallGrader | PythonGraderInput
+  | EndpointGraderInput | MultiGraderInput
 export type Seed = number
 export type SimpleGraderInput =
   | StringCheckGrader | TextSimilarityGraderInput | LabelModelGrader | ScoreModelGraderInput | JsonSchemaGraderInput
-  | JsonEqualGraderInput | ContainsGraderInput | RegexGraderInput | ToolCallGrader
+  | JsonEqualGraderInput | ContainsGraderInput | RegexGraderInput | ToolCallGrader | PythonGraderInput
+  | EndpointGraderInput
 export type GradersInput = GraderInput[]
 export type EvaluationTemplate = TemplateMessage[] | { item_reference: ItemReference }
 export type ItemReference = string
@@ -1540,31 +1542,11 @@ export interface ScalingDecision {
   waiting: number
   /** The server process that decided, for its own replicas. */ server: string
 }
-export interface CreateEvaluationInput {
-  /** What is evaluated: a model, or the name of a deployment. */ model: string
-  /** A model that answers the same rows, to compare with. */ baseline?: string | undefined
-  /** The rows: a dataset of the account, or a file with the purpose `evals`. */ dataset: string
-  /** How an answer is scored. With several the score of a row is their mean. At most 50 with the parts of `multi`. */
-  graders: GradersInput
-  /** When grading ends early. */ grading?: GradingLimitsInput | undefined
-  /** The messages of each request, with `{{item.…}}` for fields of the row, or the field that has them. Default: the messages of the row before its answer. */
-  template?: EvaluationTemplate | undefined
-  /** A job that was trained on this dataset: only the rows that it held out are evaluated, which its model has not learned from. */
-  held_out_by?: string | undefined
-  /** How many rows, drawn at random but always the same ones. Default: all, up to 10000. */ rows?: number | undefined
-  /** How the answers are made. */ sampling?: {
-    /** Temperature of the answers. */ temperature?: number | undefined
-    /** Length of an answer, in tokens. */ max_tokens?: number | undefined
-    /** Seed of the answers. */ seed?: Seed | undefined
-    top_p?: number | undefined
-    /** How much to think, as in chat completions. */ reasoning_effort?: ReasoningEffort | undefined
-    chat_template_kwargs?: ChatTemplateKwargs | undefined
-    /** The form of the answers, as in chat completions. */ response_format?: ResponseFormat | undefined
-    /** Tools of the requests whose row has none of its own. */ tools?: Tool[] | undefined
-  } | undefined
-  /** Default: the names of the model and the dataset. */ name?: DisplayName | undefined
-  /** What you want to remember of it. */ description?: Description | undefined
-  /** Up to 16 pairs of your own. */ metadata?: Metadata | undefined
+export interface RunGraderInput {
+  grader: GraderInput
+  /** The answer: `{{sample.output_text}}`, and its JSON. */ model_sample: string
+  /** The row: `{{item.…}}`. */ item?: { [k: string]: unknown } | null | undefined
+  [k: string]: unknown
 }
 export interface StringCheckGrader {
   type: 'string_check'
@@ -1654,12 +1636,97 @@ export interface ToolCallGrader {
   /** Arguments that the call must have; it may have more. Default: those of the row’s answer. */
   arguments?: JsonObject | undefined
 }
+export interface PythonGraderInput {
+  type: 'python'
+  name: ShortName
+  /** Defines `grade(sample, item)`, which returns a number. Python 3.14 with its standard library, in a sandbox without files, network and processes, with 256 MiB and 10 seconds an answer. */
+  source: string
+  /** Without effect: there is one image. */ image_tag?: string | null | undefined
+  pass_threshold?: number | undefined
+}
+export interface EndpointGraderInput {
+  type: 'endpoint'
+  name: ShortName
+  /** An https address that is posted `{"grader", "sample", "item"}` and answers `{"score": 0.5}`. */ url: string
+  /** Which secret of the account signs the requests, as webhooks are signed. */ secret_name?: string | undefined
+  /** How long an answer may take. */ timeout_seconds?: number | undefined
+  pass_threshold?: number | undefined
+}
 export interface MultiGraderInput {
   type: 'multi'
   name: ShortName
   graders: { [k: string]: SimpleGraderInput }
   /** Arithmetic over the scores by name: `0.5 * a + 0.5 * min(b, c)`. */ calculate_output: string
   pass_threshold?: number | undefined
+}
+export interface GraderRun {
+  /** The score. Null if the grader failed: it is no score of 0. */ reward: number | null
+  /** Scores of the parts of `multi`. */ sub_rewards: { [k: string]: number | null }
+  metadata: {
+    name: string
+    type: string
+    errors: {
+      formula_parse_error: boolean
+      /** The row lacks a field. */ invalid_variable_error: boolean
+      model_grader_parse_error: boolean
+      model_grader_refusal_error: boolean
+      model_grader_server_error: boolean
+      model_grader_server_error_details: string | null
+      other_error: boolean
+      python_grader_runtime_error: boolean
+      /** Python’s message and line. */ python_grader_runtime_error_details: string | null
+      python_grader_server_error: boolean
+      python_grader_server_error_type: string | null
+      /** The answer lacks what the grader reads. */ sample_parse_error: boolean
+      truncated_observation_error: boolean
+      unresponsive_reward_error: boolean
+      /** Which error it was, of any grader. */ details: string | null
+    }
+    /** In seconds. */ execution_time: number
+    scores: { [k: string]: number | null }
+    /** Tokens that judges used. */ token_usage: number | null
+    /** The judge. */ sampled_model_name: string | null
+  }
+  model_grader_token_usage_per_model: {
+    [k: string]: { prompt_tokens: number; completion_tokens: number; total_tokens: number }
+  }
+}
+export interface GradersValidateBody {
+  grader: GraderInput
+  [k: string]: unknown
+}
+export interface GradersValidateResponse {
+  grader: { [k: string]: unknown }
+}
+export interface GradersSecretResponse {
+  name: string
+  /** `whsec_…`, as of Standard Webhooks. */ secret: string
+}
+export interface CreateEvaluationInput {
+  /** What is evaluated: a model, or the name of a deployment. */ model: string
+  /** A model that answers the same rows, to compare with. */ baseline?: string | undefined
+  /** The rows: a dataset of the account, or a file with the purpose `evals`. */ dataset: string
+  /** How an answer is scored. With several the score of a row is their mean. At most 50 with the parts of `multi`. */
+  graders: GradersInput
+  /** When grading ends early. */ grading?: GradingLimitsInput | undefined
+  /** The messages of each request, with `{{item.…}}` for fields of the row, or the field that has them. Default: the messages of the row before its answer. */
+  template?: EvaluationTemplate | undefined
+  /** A job that was trained on this dataset: only the rows that it held out are evaluated, which its model has not learned from. */
+  held_out_by?: string | undefined
+  /** How many rows, drawn at random but always the same ones. Default: all, up to 10000. */ rows?: number | undefined
+  /** How the answers are made. */ sampling?: {
+    /** Temperature of the answers. */ temperature?: number | undefined
+    /** Length of an answer, in tokens. */ max_tokens?: number | undefined
+    /** Seed of the answers. */ seed?: Seed | undefined
+    top_p?: number | undefined
+    /** How much to think, as in chat completions. */ reasoning_effort?: ReasoningEffort | undefined
+    chat_template_kwargs?: ChatTemplateKwargs | undefined
+    /** The form of the answers, as in chat completions. */ response_format?: ResponseFormat | undefined
+    /** Tools of the requests whose row has none of its own. */ tools?: Tool[] | undefined
+  } | undefined
+  /** Default: the names of the model and the dataset. */ name?: DisplayName | undefined
+  /** What you want to remember of it. */ description?: Description | undefined
+  /** Up to 16 pairs of your own. */ metadata?: Metadata | undefined
 }
 export interface GradingLimitsInput {
   /** Grading ends when a larger share of the answers has no score, because a grader failed. */

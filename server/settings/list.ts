@@ -342,6 +342,12 @@ export const settings = {
     'Whether pictures in rows and requests may be addresses on the web, which the service then fetches, by the rules ' +
       'that webhooks have. off: they must be data URLs.',
   ),
+  python_graders: setting(
+    wholeNumber(0, 64),
+    '2',
+    'Sandboxes that run Python graders at once, each a process of 200 to 700 MB that ends a minute after its last ' +
+      'answer. 0 refuses Python graders.',
+  ),
   webhook_allow: optional(
     text,
     'Private networks that webhooks, and the fetching of pictures, may reach, as comma-separated CIDR[:port]; IPv6 ' +

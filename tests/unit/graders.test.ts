@@ -225,7 +225,8 @@ test('graders of one answer share a time, and end with what waits for them', asy
 })
 
 test('new graders compile in a thread, and those that cannot be used are refused with their field', async () => {
-  const check = createCompileCheck()
+  const unused = { check: () => assert.fail(), problem: () => assert.fail() }
+  const check = { compile: createCompileCheck(), python: unused, endpoints: unused }
   const schema = (schema: object) => ({ type: 'json_schema', name: 's', input: 'x', schema }) as Grader
   const refused = (graders: Grader[], message: RegExp) =>
     assert.rejects(checkGraders(check, 'a', graders), (error: ApiError) => {

@@ -2,10 +2,12 @@
 import { ApiError } from '../../../contract/errors.ts'
 import type { CreateEvaluation } from '../../../contract/evaluations.ts'
 import { contentText, type Grader, type SimpleGrader } from '../../../contract/graders.ts'
+import type { Endpoints } from '../../platform/outbound/signed-post.ts'
 import type { CompileCheck } from './graders/compile-check.ts'
 import { compileFormula } from './graders/formula.ts'
 import type { Compilable } from './graders/local.ts'
-import { templateProblem } from './graders/template.ts'
+import type { PythonGraders, PythonSource } from './graders/python/pool.ts'
+import { GraderFailure, templateProblem } from './graders/template.ts'
 
 /** Longest schema, in characters of JSON. */
 const schemaMax = 100_000
@@ -27,12 +29,16 @@ export function checkMessages(template: CreateEvaluation['template'], field = 't
     checkTemplate(`${field}.${index}.content`, contentText(content))
 }
 
-/**
- * Throws invalid_request with the field of the first problem. `field` is where the graders are. Patterns and schemas
- * compile in a thread.
- */
+/** What graders are checked with: patterns and schemas compile in a thread, sources load in a sandbox. */
+export interface Checks {
+  compile: CompileCheck
+  python: Pick<PythonGraders, 'check'>
+  endpoints: Pick<Endpoints, 'problem'>
+}
+
+/** Throws invalid_request, or address_blocked, with the field of the first problem. `field`: where the graders are. */
 export async function checkGraders(
-  check: CompileCheck,
+  checks: Checks,
   account_id: string,
   graders: readonly Grader[],
   field = 'graders',
@@ -55,7 +61,40 @@ export async function checkGraders(
     for (const [name, part] of Object.entries(grader.graders)) checkSimple(`${at}.graders.${name}`, part, toCompile)
     attempt(`${at}.calculate_output`, () => compileFormula(grader.calculate_output, Object.keys(grader.graders)))
   }
-  await checkCompiled(check, account_id, toCompile)
+  await checkCompiled(checks.compile, account_id, toCompile)
+  for (const [at, grader] of allOf(graders, field)) {
+    if (grader.type === 'endpoint') checkEndpoint(checks.endpoints, grader.url, `${at}.url`)
+    if (grader.type === 'python')
+      await checkPython(checks.python, { account_id, source: grader.source }, `${at}.source`)
+  }
+}
+
+/** All graders with where they are, the parts of `multi` in its place. */
+const allOf = (graders: readonly Grader[], field: string): [string, SimpleGrader][] =>
+  graders.flatMap((grader, index): [string, SimpleGrader][] => {
+    const at = `${field}.${index}`
+    if (grader.type !== 'multi') return [[at, grader]]
+    return Object.entries(grader.graders).map(([name, part]) => [`${at}.graders.${name}`, part])
+  })
+
+function checkEndpoint(endpoints: Checks['endpoints'], url: string, field: string): void {
+  const problem = endpoints.problem(url)
+  if (!problem) return
+  throw new ApiError(
+    problem.blocked ? 'address_blocked' : 'invalid_request',
+    `'${field}': ${problem.message}. Give an https address of the public internet.`,
+    { param: field, details: { field } },
+  )
+}
+
+async function checkPython(python: Checks['python'], grader: PythonSource, field: string): Promise<void> {
+  try {
+    await python.check(grader)
+  } catch (error) {
+    if (!(error instanceof GraderFailure)) throw error
+    if (error.kind === 'unavailable') throw new ApiError('engine_unavailable', error.message, { param: field })
+    throw refused(field, error.message.slice(0, 500))
+  }
 }
 
 function checkSimple(at: string, grader: SimpleGrader, toCompile: ToCompile[]): void {

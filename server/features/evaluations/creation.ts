@@ -6,6 +6,7 @@ import { newId } from '../../../lib/ids.ts'
 import { readJsonl } from '../../../lib/jsonl.ts'
 import type { Db, Queryable, Trx } from '../../platform/db/open.ts'
 import { type AccountActor, recordAuditEntry } from '../../platform/events/audit.ts'
+import type { Endpoints } from '../../platform/outbound/signed-post.ts'
 import { assertBacklogLimit, type Queue } from '../../platform/queue/queue.ts'
 import { requireFreeDisk } from '../../platform/storage/free-disk.ts'
 import { rowBytes, type StorageQuota } from '../../platform/storage/quota.ts'
@@ -15,6 +16,7 @@ import type { Inference } from '../inference/index.ts'
 import type { TunedModels } from '../models/index.ts'
 import { checkGraders, checkSchema, judgesOf } from './check.ts'
 import { createCompileCheck } from './graders/compile-check.ts'
+import type { PythonGraders } from './graders/python/pool.ts'
 import { rowsOf, type Template } from './items.ts'
 import { firstPictured, type Reader, requireSight } from './sight.ts'
 import * as store from './store.ts'
@@ -51,6 +53,8 @@ export interface CreationOptions {
   min_free_mb: number
   quota: StorageQuota
   max_waiting: number
+  python: Pick<PythonGraders, 'check'>
+  endpoints: Pick<Endpoints, 'problem'>
   now(): number
 }
 
@@ -189,7 +193,8 @@ export class EvaluationCreation {
 
   /** Throws model_not_found, or invalid_request for graders that could never score. `field` is where they are. */
   async checkGraders(account_id: string, graders: readonly Grader[], field: string): Promise<void> {
-    await checkGraders(this.check, account_id, graders, field)
+    const { python, endpoints } = this.options
+    await checkGraders({ compile: this.check, python, endpoints }, account_id, graders, field)
     for (const judge of judgesOf(graders)) await this.options.inference.modelId(account_id, judge)
   }
 

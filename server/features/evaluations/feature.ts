@@ -1,4 +1,5 @@
 import type { Limits } from '../../platform/limits/index.ts'
+import type { Endpoints } from '../../platform/outbound/signed-post.ts'
 import { startWorker } from '../../platform/queue/worker.ts'
 import type { Accounts } from '../accounts/index.ts'
 import type { Datasets } from '../datasets/index.ts'
@@ -8,7 +9,9 @@ import type { Inference } from '../inference/index.ts'
 import type { TunedModels } from '../models/index.ts'
 import type { StoredCompletions } from '../stored-completions/index.ts'
 import { queueKind } from './creation.ts'
+import { createPythonGraders } from './graders/python/pool.ts'
 import { Grading } from './grading.ts'
+import { openaiGraderRoutes } from './openai/graders.ts'
 import { openaiEvalRoutes } from './openai/routes.ts'
 import { OpenaiEvals } from './openai/service.ts'
 import { evaluationRoutes } from './routes.ts'
@@ -25,15 +28,17 @@ interface Needs {
   models: TunedModels
   inference: Inference
   storedCompletions: StoredCompletions
+  endpoints: Endpoints
   onEnded: OnEnded
 }
 
 export function createEvaluationsFeature(
-  { config, db, queue, dataDir, min_free_mb, quota, log, now }: Context,
-  { accounts, limits, datasets, files, models, inference, storedCompletions, onEnded }: Needs,
+  { config, db, queue, dataDir, min_free_mb, quota, stopping, log, now }: Context,
+  { accounts, limits, datasets, files, models, inference, storedCompletions, endpoints, onEnded }: Needs,
 ): Feature & { evaluations: Evaluations } {
   const { max_waiting_jobs: max_waiting } = config
-  const grading = new Grading({ inference, accounts, limits, log, now })
+  const python = createPythonGraders({ processes: config.python_graders })
+  const grading = new Grading({ inference, accounts, limits, python, endpoints, log, now })
   const evaluations = new Evaluations({
     db,
     queue,
@@ -47,6 +52,8 @@ export function createEvaluationsFeature(
     max_waiting,
     onEnded,
     grading,
+    python,
+    endpoints,
     now,
   })
   const openaiEvals = new OpenaiEvals({ db, evaluations, files, storedCompletions, dataDir, min_free_mb, quota, now })
@@ -72,8 +79,10 @@ export function createEvaluationsFeature(
     mount(app) {
       evaluationRoutes(app, evaluations)
       openaiEvalRoutes(app, openaiEvals)
+      openaiGraderRoutes(app, evaluations, endpoints, stopping)
     },
     start: async () => [
+      { close: async () => python.close() },
       startWorker({
         queue,
         kind: queueKind,

@@ -7,11 +7,14 @@ import { type Grader, type GraderFigures, type GradingLimits, gradingDefaults } 
 import { createFairQueue } from '../../../lib/fair-queue.ts'
 import { endOfDay } from '../../../lib/utc-day.ts'
 import type { Limits } from '../../platform/limits/index.ts'
+import { PostError } from '../../platform/outbound/post.ts'
+import type { Endpoints, SignedRequest } from '../../platform/outbound/signed-post.ts'
 import type { Turn } from '../../platform/queue/worker.ts'
 import type { Accounts } from '../accounts/index.ts'
 import { askInBackground, backgroundOperations, type Inference } from '../inference/index.ts'
 import { addUsages, type Graded, gradeAnswer } from './graders/grade.ts'
 import type { AskJudge } from './graders/judges.ts'
+import type { PythonGraders } from './graders/python/pool.ts'
 import { GraderFailure, GradingStopped, type Values } from './graders/template.ts'
 import { createGradingThread, type GradingThread } from './graders/thread.ts'
 import { quantile } from './statistics.ts'
@@ -68,6 +71,8 @@ interface Options {
   inference: Pick<Inference, 'answer' | 'isElsewhere' | 'isolation' | 'pricesOf'>
   accounts: Pick<Accounts, 'tierOf'>
   limits: Pick<Limits, 'countBatchRequest'>
+  python: Pick<PythonGraders, 'grade'>
+  endpoints: Pick<Endpoints, 'post'>
   log: Logger
   now(): number
 }
@@ -125,7 +130,17 @@ class OpenGradingRun implements GradingRun {
 
   async grade(values: Values, signal: AbortSignal): Promise<Graded> {
     const ask: AskJudge = (request) => this.judgeInTurn('', () => this.ask(request, signal), signal)
-    const graded = await gradeAnswer(this.run.graders, values, { thread: this.thread, ask, signal })
+    const { python, endpoints } = this.options
+    const { account_id, graders } = this.run
+    const graded = await gradeAnswer(graders, values, {
+      thread: this.thread,
+      ask,
+      python: ({ source }, { sample, item }, signal) =>
+        python.grade({ account_id, source }, { sample: withChoices(sample), item }, signal),
+      endpoint: ({ url, secret_name, timeout_seconds }, body, signal) =>
+        askEndpoint(endpoints, { account_id, url, secret_name, body, timeout_ms: 1000 * timeout_seconds }, signal),
+      signal,
+    })
     for (const [name, result] of Object.entries(graded.graders)) this.figures.get(name)!.add(result)
     this.answers++
     if (graded.error !== null) this.failed++
@@ -209,6 +224,27 @@ class OpenGradingRun implements GradingRun {
 }
 
 const noAnswer = ({ message }: ApiError) => new GraderFailure('unavailable', `The judge did not answer: ${message}`)
+
+async function askEndpoint(
+  endpoints: Options['endpoints'],
+  request: SignedRequest,
+  signal: AbortSignal,
+): Promise<unknown> {
+  try {
+    return await endpoints.post(request, signal)
+  } catch (error) {
+    if (!(error instanceof PostError)) throw error
+    throw new GraderFailure('unavailable', `The endpoint did not answer: ${error.message}.`)
+  }
+}
+
+/** The answer as OpenAI's graders in Python also see it. */
+function withChoices(sample: Values['sample']): Values['sample'] {
+  if (!sample || typeof sample.output_text !== 'string' || 'choices' in sample) return sample
+  const { output_text: content, output_tools } = sample
+  const tools = Array.isArray(output_tools) && output_tools.length > 0 && { tool_calls: output_tools }
+  return { ...sample, choices: [{ index: 0, message: { role: 'assistant', content, ...tools } }] }
+}
 
 class Figures {
   private answers = 0

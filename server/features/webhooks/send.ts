@@ -1,8 +1,8 @@
 // One delivery attempt: a POST over a checked connection, and its outcome.
-import http, { type IncomingMessage } from 'node:http'
-import type { Socket } from 'node:net'
+import type { IncomingMessage } from 'node:http'
 import type { AddressRules, Resolve } from '../../platform/outbound/addresses.ts'
 import { BlockedAddress, connect, UnresolvedName } from '../../platform/outbound/connect.ts'
+import { postOver } from '../../platform/outbound/post.ts'
 import { BadTarget, readTarget } from '../../platform/outbound/target.ts'
 
 type SendError = 'blocked_address' | 'dns_failed' | 'tls_failed' | 'connection_failed' | 'timeout' | 'http_error'
@@ -44,7 +44,7 @@ export function createSend({
       const target = readTarget(text, rules)
       const socket = await connect(target, rules, resolve, ended)
       try {
-        const response = await post(socket, target.url, headers, body, ended)
+        const response = await postOver(socket, target.url, headers, body, ended)
         const response_status = response.statusCode!
         const answered = outcome({ response_status, response_body: null, error: null })
         // If the body is late or breaks off, what was received is kept.
@@ -66,30 +66,6 @@ export function createSend({
       return outcome({ response_status: null, response_body: null, error: problem })
     }
   }
-}
-
-function post(
-  socket: Socket,
-  url: URL,
-  headers: Record<string, string>,
-  body: string,
-  signal: AbortSignal,
-): Promise<IncomingMessage> {
-  return new Promise((resolve, reject) => {
-    const request = http.request({
-      method: 'POST',
-      path: url.pathname + url.search,
-      headers: { host: url.host, ...headers, 'content-length': Buffer.byteLength(body), connection: 'close' },
-      setHost: false,
-      // No agent: it could use a proxy or a pooled connection.
-      createConnection: () => socket,
-      signal,
-    })
-    request.on('response', resolve).on('error', reject)
-    request.on('upgrade', () => reject(new Error('it answered with another protocol than HTTP/1.1')))
-    request.on('close', () => reject(new Error('the connection was closed before an answer came')))
-    request.end(body)
-  })
 }
 
 /** The first bytes of a response that come within `body_ms`, as text. */

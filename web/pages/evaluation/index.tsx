@@ -205,8 +205,55 @@ function Result({ evaluation, result }: { evaluation: Evaluation; result: NonNul
             ]}
           />
         </div>
+        <GraderTable sides={sides} />
       </div>
     </Card>
+  )
+}
+
+type EvaluationSide = NonNullable<Evaluation['result']>['model']
+
+/** Errors and latency of the graders; nothing of evaluations before these were kept. */
+function GraderTable({ sides }: { sides: EvaluationSide[] }) {
+  const rows = sides.flatMap(({ grader_figures = {} }, index) =>
+    Object.entries(grader_figures).map(([name, figures]) => ({
+      ...figures,
+      name: sides.length > 1 ? `${name}, ${index === 0 ? 'model' : 'baseline'}` : name,
+    })),
+  )
+  const judges = sides.flatMap(({ judges }) => (judges && judges.requests > 0 ? [judges] : []))
+  const tokens = judges.reduce(
+    (sum, { prompt_tokens, completion_tokens }) => sum + prompt_tokens + completion_tokens,
+    0,
+  )
+  if (rows.length === 0) return null
+  return (
+    <div className="grid gap-2">
+      <div className="-mx-4">
+        <Table
+          label="Graders"
+          rows={rows}
+          rowId={({ name }) => name}
+          columns={[
+            { id: 'name', header: 'Grader', grow: true, cell: ({ name }) => name },
+            { id: 'score', header: 'Score', align: 'right', cell: ({ score }) => formatNumber(score) },
+            { id: 'errors', header: 'Errors', align: 'right', cell: ({ errors }) => errors },
+            {
+              id: 'latency',
+              header: 'Latency mean / p95',
+              align: 'right',
+              from: 'sm',
+              cell: ({ latency_ms }) =>
+                latency_ms
+                  ? `${formatDuration(latency_ms.mean / 1000)} / ${formatDuration(latency_ms.p95 / 1000)}`
+                  : '–',
+            },
+            { id: 'error', header: 'Last error', from: 'md', cell: ({ last_error }) => last_error ?? '' },
+          ]}
+        />
+      </div>
+      {judges.length > 0 && <p className="text-sm text-muted">Judges used {formatNumber(tokens)} tokens.</p>}
+    </div>
   )
 }
 

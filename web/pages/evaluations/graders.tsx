@@ -26,6 +26,8 @@ export interface Draft {
   instruction: string
   labels: string
   passing: string
+  source: string
+  url: string
   json: string
 }
 
@@ -41,6 +43,8 @@ const kinds: Choice[] = [
   { value: 'regex', label: 'Text matches a pattern' },
   { value: 'label_model', label: 'Model judge: label', note: 'For answers that need a reader' },
   { value: 'score_model', label: 'Model judge: score' },
+  { value: 'python', label: 'Python', note: 'Your own function, run in a sandbox' },
+  { value: 'endpoint', label: 'Your endpoint', note: 'An https address of yours that gives the score' },
   { value: 'json', label: 'Custom JSON', note: 'All other graders: contains, tool_call, multi' },
 ]
 
@@ -61,6 +65,10 @@ export const newDraft = (): Draft => ({
     '{{sample.output_text}}',
   labels: 'correct, incorrect',
   passing: 'correct',
+  source:
+    'def grade(sample, item):\n' +
+    '    return 1.0 if sample["output_text"].strip() == item["reference"].strip() else 0.0\n',
+  url: 'https://',
   json: '{"type":"contains","name":"contains"}',
 })
 
@@ -97,6 +105,10 @@ export function graderOf(draft: Draft): GraderInput {
       return { type, ...judge, labels: words(draft.labels), passing_labels: words(draft.passing) }
     case 'score_model':
       return { type, ...judge, range: [0, 1], ...(threshold !== null && { pass_threshold: threshold }) }
+    case 'python':
+      return { type, name, source: draft.source, pass_threshold: threshold ?? 0.5 }
+    case 'endpoint':
+      return { type, name, url: draft.url, pass_threshold: threshold ?? 0.5 }
     default:
       // The API checks what was typed.
       return parsed(draft.json, 'The grader')
@@ -173,7 +185,7 @@ function Fields({
   models: readonly Choice[]
 }) {
   const text = (
-    name: 'input' | 'reference' | 'pattern' | 'fields' | 'labels' | 'passing',
+    name: 'input' | 'reference' | 'pattern' | 'fields' | 'labels' | 'passing' | 'url',
     label: string,
     help?: string,
   ) => (
@@ -181,9 +193,14 @@ function Fields({
       <Input value={draft[name]} onChange={(event) => set({ [name]: event.target.value })} className="font-mono" />
     </Field>
   )
-  const area = (name: 'schema' | 'instruction' | 'json', label: string, help?: string) => (
+  const area = (name: 'schema' | 'instruction' | 'source' | 'json', label: string, help?: string) => (
     <Field label={label} help={help}>
-      <Textarea mono rows={4} value={draft[name]} onChange={(event) => set({ [name]: event.target.value })} />
+      <Textarea
+        mono
+        rows={name === 'source' ? 10 : 4}
+        value={draft[name]}
+        onChange={(event) => set({ [name]: event.target.value })}
+      />
     </Field>
   )
   const threshold = (
@@ -263,6 +280,28 @@ function Fields({
               {text('passing', 'Passing labels')}
             </div>
           )}
+        </>
+      )
+    case 'python':
+      return (
+        <>
+          {area(
+            'source',
+            'Source',
+            'Define grade(sample, item), which returns a number. Python’s standard library; no files, no network.',
+          )}
+          {threshold}
+        </>
+      )
+    case 'endpoint':
+      return (
+        <>
+          {text(
+            'url',
+            'Address',
+            'It is posted {"grader", "sample", "item"}, signed as webhooks are, and answers a score.',
+          )}
+          {threshold}
         </>
       )
     default:

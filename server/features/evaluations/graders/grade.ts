@@ -1,5 +1,6 @@
 // Scores one answer by all its graders.
 import type { Grader, GraderResult, JudgeUsage, SimpleGrader } from '../../../../contract/graders.ts'
+import { type AskEndpoint, gradeByEndpoint } from './endpoint.ts'
 import { compileFormula } from './formula.ts'
 import { type AskJudge, gradeByJudge } from './judges.ts'
 import type { Score } from './local.ts'
@@ -17,9 +18,14 @@ export interface Graded {
   error: string | null
 }
 
+type PythonGrader = Extract<SimpleGrader, { type: 'python' }>
+
 export interface GradingTools {
   thread: GradingThread
   ask: AskJudge
+  /** Throws GraderFailure. */
+  python(grader: PythonGrader, values: Values, signal: AbortSignal): Promise<number>
+  endpoint: AskEndpoint
   signal: AbortSignal
 }
 
@@ -95,13 +101,24 @@ async function gradeSimple(name: string, grader: SimpleGrader, values: Values, t
   }
 }
 
-function scoreOf(
+async function scoreOf(
   grader: SimpleGrader,
   values: Values,
-  { thread, ask, bounds }: BoundTools,
+  { thread, ask, python, endpoint, signal, bounds }: BoundTools,
 ): Promise<Score & { judge?: JudgeUsage }> {
-  if (grader.type === 'label_model' || grader.type === 'score_model') return gradeByJudge(grader, values, ask)
-  return thread.grade(grader, values, bounds)
+  switch (grader.type) {
+    case 'label_model':
+    case 'score_model':
+      return gradeByJudge(grader, values, ask)
+    case 'python': {
+      const score = await python(grader, values, signal)
+      return { score, passed: score >= grader.pass_threshold }
+    }
+    case 'endpoint':
+      return gradeByEndpoint(grader, values, endpoint, signal)
+    default:
+      return thread.grade(grader, values, bounds)
+  }
 }
 
 const notScored = (failure: FailureKind, error: string) => ({ score: null, passed: false, error, failure })

@@ -14,7 +14,7 @@ export interface Score {
   error?: string
 }
 
-export type LocalGrader = Exclude<SimpleGrader, { type: 'label_model' | 'score_model' }>
+export type LocalGrader = Exclude<SimpleGrader, { type: 'label_model' | 'score_model' | 'python' | 'endpoint' }>
 
 /** Compiled patterns, and compiled schemas, that are kept. */
 const compiledMax = 100

@@ -1,0 +1,45 @@
+// The process of the sandbox. Its main thread passes messages on and never computes, so that it can interrupt Python,
+// and ends when the service does.
+import { readFileSync } from 'node:fs'
+import { createInterface } from 'node:readline'
+import { Worker } from 'node:worker_threads'
+import type { PythonReply, PythonRequest } from './messages.ts'
+import { seal } from './seal.ts'
+
+const sigint = 2
+const stack_mb = 16
+/** Of a snapshot, if there is one. */
+const file = process.argv[2]
+const interrupts = new Int32Array(new SharedArrayBuffer(4))
+
+const send = (reply: PythonReply) => process.stdout.write(`${JSON.stringify(reply)}\n`)
+const die = () => process.kill(process.pid, 'SIGKILL')
+
+const worker = new Worker(new URL('./worker.ts', import.meta.url), {
+  workerData: { interrupts, snapshot: file && readFileSync(file) },
+  env: {},
+  resourceLimits: { stackSizeMb: stack_mb },
+})
+worker.on('error', (error) => {
+  process.stderr.write(`${error.stack}\n`)
+  setTimeout(die, 50)
+})
+worker.on('message', (reply: PythonReply) => {
+  if ('ready' in reply) {
+    try {
+      seal()
+    } catch (error) {
+      send({ fatal: (error as Error).message })
+      setTimeout(die, 50)
+      return
+    }
+  }
+  send(reply)
+})
+createInterface({ input: process.stdin })
+  .on('line', (line) => {
+    const request = JSON.parse(line) as PythonRequest
+    if ('interrupt' in request) Atomics.store(interrupts, 0, sigint)
+    else worker.postMessage(request)
+  })
+  .on('close', die)
