@@ -138,6 +138,21 @@ test('a batch is answered', async () => {
   assert.equal(answers.trim().split('\n').length, 3)
 })
 
+test('a grader in Python is checked, and run on one answer', async () => {
+  const source = 'def grade(sample, item):\n    return 0.5 * len(item["words"]) if sample["output_text"] else 0'
+  const grader = { type: 'python', name: 'words', source } as const
+  const { grader: checked } = await openai.fineTuning.alpha.graders.validate({ grader })
+  assert.deepEqual(checked && 'source' in checked && checked.source, source)
+  const run = await openai.fineTuning.alpha.graders.run({
+    grader,
+    model_sample: 'yes',
+    item: { words: ['a', 'b', 'c'] },
+  })
+  assert.deepEqual([run.reward, run.metadata.errors.python_grader_runtime_error], [1.5, false])
+  const bad = { ...grader, source: 'def grade(sample item): pass' }
+  await assert.rejects(openai.fineTuning.alpha.graders.validate({ grader: bad }), { status: 400 })
+})
+
 test('an eval has runs that ask a model or grade given answers', async () => {
   const evaluation = await openai.evals.create({
     name: 'codes',

@@ -203,6 +203,16 @@ def test_a_webhook_is_verified_by_the_client(client: openai.OpenAI) -> None:
     server.shutdown()
 
 
+def test_a_grader_in_python_runs_on_one_answer(client: openai.OpenAI) -> None:
+    source = "def grade(sample, item):\n    return float(sample['output_text']) / item['most']"
+    grader = {"type": "python", "name": "share", "source": source}
+    assert client.fine_tuning.alpha.graders.validate(grader=grader).grader.source == source
+    run = client.fine_tuning.alpha.graders.run(grader=grader, model_sample="3", item={"most": 4})
+    assert run.reward == 0.75
+    failed = client.fine_tuning.alpha.graders.run(grader=grader, model_sample="three", item={"most": 4})
+    assert failed.reward is None and failed.metadata.errors.python_grader_runtime_error
+
+
 def test_an_eval_is_run_listed_cancelled_and_deleted(client: openai.OpenAI, model: str) -> None:
     made = client.evals.create(
         name="codes",

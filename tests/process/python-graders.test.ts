@@ -43,16 +43,25 @@ test('a grader scores with the standard library; its errors have Python’s mess
   assert.equal(await python.grade(it, values, signal), 0.75)
   const failure = await failureOf(python.grade(it, { ...values, item: { ...values.item, n: 4 } }, signal))
   assert.deepEqual([failure.kind, failure.message], ['runtime', "KeyError: 'missing' (line 5)"])
-  for (const [body, kind, message] of [
-    ['return "high"', 'form', /value of the type str, not a number/],
-    ['return float("nan")', 'form', /no finite number/],
-    ['return 10 ** 400', 'form', /no finite number/],
-    ['raise SystemExit(0)', 'runtime', /^SystemExit: 0 \(line 2\)$/],
-    ['import numpy', 'runtime', /No module named 'numpy': graders have Python's standard library alone \(line 2\)/],
-    ['return grade(sample, item)', 'runtime', /^RecursionError: /],
+  // One source for all: each has a process of its own.
+  const runner = {
+    account_id: 'acc_a',
+    source: 'def grade(sample, item):\n    return eval(item["code"])\ndef leave():\n    raise SystemExit(0)',
+  }
+  for (const [code, kind, message] of [
+    ['"high"', 'form', /value of the type str, not a number/],
+    ['float("nan")', 'form', /no finite number/],
+    ['10 ** 400', 'form', /no finite number/],
+    ['leave()', 'runtime', /^SystemExit: 0 \(line 4\)$/],
+    [
+      '__import__("numpy")',
+      'runtime',
+      /No module named 'numpy': graders have Python's standard library alone \(line 2\)/,
+    ],
+    ['grade(sample, item)', 'runtime', /^RecursionError: /],
   ] as const) {
-    const { kind: actual, message: text } = await failureOf(gradeBy(python, body))
-    assert.equal(actual, kind, body)
+    const { kind: actual, message: text } = await failureOf(python.grade(runner, { ...values, item: { code } }, signal))
+    assert.equal(actual, kind, code)
     assert.match(text, message)
   }
 })

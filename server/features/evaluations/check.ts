@@ -13,6 +13,8 @@ import { GraderFailure, templateProblem } from './graders/template.ts'
 const schemaMax = 100_000
 /** Graders of one evaluation, the parts of `multi` included. */
 const gradersMax = 50
+/** Python graders of these: each source has a process of its own. */
+const pythonMax = 10
 /** Longest graders of one evaluation together, in characters of JSON: they are read for each answer. */
 const gradersCharactersMax = 300_000
 
@@ -43,14 +45,13 @@ export async function checkGraders(
   graders: readonly Grader[],
   field = 'graders',
 ): Promise<void> {
-  const count = graders.reduce(
-    (sum, grader) => sum + (grader.type === 'multi' ? Object.keys(grader.graders).length : 1),
-    0,
-  )
+  const count = allOf(graders, field).length
   if (count > gradersMax)
     throw refused(field, `has ${count} graders with the parts of multi, and may have ${gradersMax}`)
   if (JSON.stringify(graders).length > gradersCharactersMax)
     throw refused(field, `is longer than ${gradersCharactersMax} characters of JSON`)
+  const sources = allOf(graders, field).filter(([, { type }]) => type === 'python').length
+  if (sources > pythonMax) throw refused(field, `has ${sources} python graders, and may have ${pythonMax}`)
   const toCompile: ToCompile[] = []
   for (const [index, grader] of graders.entries()) {
     const at = `${field}.${index}`
@@ -162,8 +163,8 @@ const refused = (field: string, why: string) =>
 /** The models that judge answers. */
 export const judgesOf = (graders: readonly Grader[]): string[] => [
   ...new Set(
-    graders
-      .flatMap((grader): SimpleGrader[] => (grader.type === 'multi' ? Object.values(grader.graders) : [grader]))
-      .flatMap((grader) => (grader.type === 'label_model' || grader.type === 'score_model' ? [grader.model] : [])),
+    allOf(graders, '').flatMap(([, grader]) =>
+      grader.type === 'label_model' || grader.type === 'score_model' ? [grader.model] : [],
+    ),
   ),
 ]

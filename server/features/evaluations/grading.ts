@@ -5,6 +5,7 @@ import type { ChatResponse } from '../../../contract/chat.ts'
 import { ApiError } from '../../../contract/errors.ts'
 import { type Grader, type GraderFigures, type GradingLimits, gradingDefaults } from '../../../contract/graders.ts'
 import { createFairQueue } from '../../../lib/fair-queue.ts'
+import { randomBase62 } from '../../../lib/ids.ts'
 import { endOfDay } from '../../../lib/utc-day.ts'
 import type { Limits } from '../../platform/limits/index.ts'
 import { PostError } from '../../platform/outbound/post.ts'
@@ -117,6 +118,8 @@ class OpenGradingRun implements GradingRun {
   private answers: number
   private failed: number
   private calls = 0
+  /** Tells the requests of a run that resumes from those before: usage is recorded once an id. */
+  private readonly opened = randomBase62(6)
 
   constructor(options: Options, run: NewGradingRun) {
     this.options = options
@@ -181,7 +184,11 @@ class OpenGradingRun implements GradingRun {
     this.requireBudget()
     const tier = await accounts.tierOf(account_id)
     if (!(await limits.countBatchRequest({ account_id, tier }))) throw new DayUsedUp(endOfDay(now()))
-    const asking = { caller: { account_id, key_id: key_id ?? '' }, request_id: `${id}.j${this.calls++}`, body: request }
+    const asking = {
+      caller: { account_id, key_id: key_id ?? '' },
+      request_id: `${id}.${this.opened}.${this.calls++}`,
+      body: request,
+    }
     const prices = await inference.pricesOf(account_id, request.model as string).catch((error) => {
       throw error instanceof ApiError ? noAnswer(error) : error
     })

@@ -8,15 +8,22 @@ import { seal } from './seal.ts'
 
 const sigint = 2
 const stack_mb = 16
-/** Of a snapshot, if there is one. */
-const file = process.argv[2]
 const interrupts = new Int32Array(new SharedArrayBuffer(4))
 
 const send = (reply: PythonReply) => process.stdout.write(`${JSON.stringify(reply)}\n`)
 const die = () => process.kill(process.pid, 'SIGKILL')
 
+/** Undefined: Python starts without, in longer time. */
+function readSnapshot(file: string | undefined): Buffer | undefined {
+  try {
+    return file === undefined ? undefined : readFileSync(file)
+  } catch {
+    return undefined
+  }
+}
+
 const worker = new Worker(new URL('./worker.ts', import.meta.url), {
-  workerData: { interrupts, snapshot: file && readFileSync(file) },
+  workerData: { interrupts, snapshot: readSnapshot(process.argv[2]) },
   env: {},
   resourceLimits: { stackSizeMb: stack_mb },
 })

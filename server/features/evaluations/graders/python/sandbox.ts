@@ -1,4 +1,5 @@
 // One sealed process that runs Python of one user at a time: start, limits, end.
+import os from 'node:os'
 import path from 'node:path'
 import { type Child, processCpuMs, spawnChild } from '../../../../../lib/child-process.ts'
 import { root } from '../../../../../lib/root.ts'
@@ -47,11 +48,14 @@ export class Sandbox {
     this.started = started.promise
     this.started.catch(() => {})
     this.child = spawnChild(process.execPath, nodeArgs(snapshot), {
-      // Neither settings nor secrets, and no cache of code: it cannot write.
-      env: { PATH: process.env.PATH, NODE_NO_WARNINGS: '1' },
+      // Neither settings nor secrets, and no cache of code: it cannot write. No io_uring, whose requests are no system
+      // calls that a filter sees.
+      env: { PATH: process.env.PATH, NODE_NO_WARNINGS: '1', UV_USE_IO_URING: '0' },
       stdout: (line) => this.receive(JSON.parse(line) as PythonReply, started),
       limits: { max_ms: lifetime_ms, max_memory_mb: limits.memory_mb },
     })
+    // Answers to people come first. Threads that the process starts take its priority over.
+    if (this.child.pid !== undefined) lowerPriority(this.child.pid)
     const late = setTimeout(() => {
       started.reject(new SandboxEnded('unavailable', 'The sandbox of Python graders did not start in time.'))
       this.kill()
@@ -157,6 +161,16 @@ export class Sandbox {
       this.waiting?.reject(this.ending)
       this.kill()
     } else if (reply.id === this.calls) this.waiting?.resolve(reply)
+  }
+}
+
+const priority = 10
+
+function lowerPriority(pid: number): void {
+  try {
+    os.setPriority(pid, priority)
+  } catch {
+    // It has ended already.
   }
 }
 
