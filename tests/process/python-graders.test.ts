@@ -199,9 +199,10 @@ test('a sealed process opens nothing, reaches nothing, starts nothing, and signa
   const script = `
     import { seal } from ${JSON.stringify(path.join(root, 'server/features/evaluations/graders/python/seal.ts'))}
     import { execSync } from 'node:child_process'
-    import { readFileSync, writeFileSync } from 'node:fs'
+    import { readFileSync, writeFileSync, writeSync } from 'node:fs'
     import net from 'node:net'
     readFileSync('/proc/self/status')
+    await new Promise((resolve) => setTimeout(resolve, 10))
     seal()
     const tries = {
       read: () => readFileSync('/proc/self/status'),
@@ -213,7 +214,7 @@ test('a sealed process opens nothing, reaches nothing, starts nothing, and signa
       try { work(); return name + ' allowed' } catch (error) { return error.code }
     })
     net.connect(9, '127.0.0.1').on('error', (error) => {
-      console.log(JSON.stringify([...refused, error.code]))
+      writeSync(1, JSON.stringify([...refused, error.code]))
       process.exit()
     })`
   const { stdout, stderr } = spawnSync(process.execPath, ['--input-type=module', '--eval', script], {

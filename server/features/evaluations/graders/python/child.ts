@@ -10,7 +10,9 @@ const sigint = 2
 const stack_mb = 16
 const interrupts = new Int32Array(new SharedArrayBuffer(4))
 
-const send = (reply: PythonReply) => process.stdout.write(`${JSON.stringify(reply)}\n`)
+// Opened before the seal: libuv then needs nothing new of the kernel.
+const { stdout } = process
+const send = (reply: PythonReply) => stdout.write(`${JSON.stringify(reply)}\n`)
 const die = () => process.kill(process.pid, 'SIGKILL')
 
 /** Undefined: Python starts without, in longer time. */

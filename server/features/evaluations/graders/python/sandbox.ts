@@ -48,8 +48,8 @@ export class Sandbox {
     this.started = started.promise
     this.started.catch(() => {})
     this.child = spawnChild(process.execPath, nodeArgs(snapshot), {
-      // Neither settings nor secrets, and no cache of code: it cannot write. No io_uring, whose requests are no system
-      // calls that a filter sees.
+      // Neither settings nor secrets, and no cache of code: it cannot write. No io_uring that the kernel
+      // polls: its requests are no system calls, which the seal could refuse.
       env: { PATH: process.env.PATH, NODE_NO_WARNINGS: '1', UV_USE_IO_URING: '0' },
       stdout: (line) => this.receive(JSON.parse(line) as PythonReply, started),
       limits: { max_ms: lifetime_ms, max_memory_mb: limits.memory_mb },
