@@ -216,9 +216,7 @@ function graderProblems(sides: Side[]): string[] {
   const failing = sides.flatMap(({ grader_figures = {} }) =>
     Object.entries(grader_figures).flatMap(([name, { answers, errors, last_error }]) =>
       errors > 0
-        ? [
-            `The grader '${clean(name)}' failed on ${number(errors)} of ${number(answers)} answers: ${oneLine(last_error ?? '')}`,
-          ]
+        ? [`'${clean(name)}' failed on ${number(errors)} of ${number(answers)} answers: ${oneLine(last_error ?? '')}`]
         : [],
     ),
   )

@@ -105,8 +105,8 @@ const evaluate = defineTool({
           '{"type":"text_similarity","name":"close","input":…,"reference":…,"evaluation_metric":"fuzzy_match",' +
           '"pass_threshold":0.8}; {"type":"json_equal","name":"json"}; ' +
           '{"type":"score_model","name":"judge","model":…,"input":[{"role":"user","content":…}],"range":[0,1]}; ' +
-          '{"type":"python","name":"code","source":"def grade(sample, item): return 1.0"} (sandboxed, standard library; ' +
-          'sample["output_text"]); {"type":"endpoint","name":"mine","url":"https://…"}; ' +
+          '{"type":"python","name":"code","source":"def grade(sample, item): return 1.0"} (in a sandbox, standard ' +
+          'library; sample["output_text"]); {"type":"endpoint","name":"mine","url":"https://…"}; ' +
           '{"type":"multi","name":"all","graders":{"a":{…},"b":{…}},"calculate_output":"0.7 * a + 0.3 * b"}.',
       ),
     held_out_by: z

@@ -97,7 +97,7 @@ test('every import is one that the tables of docs/architecture.md allow', () => 
 
 const mayCallC = ['engine/llama/', 'server/features/evaluations/graders/python/seal.ts']
 
-test('the contract uses zod alone, lib no package at all, and only engine/llama and the seal of sandboxes the binding to C', () => {
+test('the contract uses zod alone, lib no package, and only engine/llama and a sandbox’s seal the binding to C', () => {
   forbid('packages', (file, to) => {
     if (isOurs(to) || to.startsWith('node:')) return false
     return (
