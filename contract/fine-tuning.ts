@@ -145,7 +145,7 @@ export const Job = z.object({
     .nullable()
     .describe(
       'What a queued job waits for besides its turn: the training environment, which is being installed behind the ' +
-        'first start, or the weights of its base.',
+        'first start, the weights of its base, or a device with enough free memory.',
     ),
   queue_position: z.int().nullable().describe('Place of a queued job: 1 is the next to begin.'),
   estimated_start: Time.nullable().describe(
@@ -199,6 +199,12 @@ export const JobEstimate = z.object({
     .describe(
       'On how many devices (GPUs) it would run. With several that share the weights of a base too large for one, ' +
         'nothing is tried: the memory is predicted, of each device, and the other figures are null.',
+    ),
+  pauses_serving: z
+    .boolean()
+    .describe(
+      'Whether too little memory is free now and the job would put to sleep what is served there, which the operator ' +
+        'allows (TUNERY_TRAINING_MAY_PAUSE_SERVING).',
     ),
   tokens: z
     .int()

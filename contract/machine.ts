@@ -52,6 +52,10 @@ export const Machine = z.object({
           .enum(['engine', 'vllm'])
           .describe('What computes its answers: the engine itself, or a vLLM behind it.'),
         server_problem: z.string().nullable().describe('Why vLLM does not, where it was to.'),
+        asleep_for: z
+          .string()
+          .nullable()
+          .describe('The job whose training has its memory, so that it sleeps. Null: it answers.'),
       }),
     ),
     chosen: z.enum(['engine', 'vllm']).describe('What computes the answers of text models, by TUNERY_ENGINE.'),

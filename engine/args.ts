@@ -3,6 +3,7 @@ import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
+import { shellWords } from '../lib/engine-choice.ts'
 import { usableCores } from '../lib/usable-cores.ts'
 import { type Address, parseAddress } from './http/server.ts'
 
@@ -42,6 +43,8 @@ export interface Args {
   vllm: string | null
   /** More options of `vllm serve`. */
   vllm_options: string[]
+  /** Trainings may put vLLM to sleep. */
+  vllm_sleep: boolean
 }
 
 export const usage =
@@ -49,7 +52,7 @@ export const usage =
   '[--projector FILE.gguf] [--adapter NAME=FILE.gguf]... [--adapter-projector NAME=FILE.gguf]... ' +
   '[--api-key-file FILE] [--grace-seconds N] [--threads N] [--lib DIR] [--parent-pipe] [--slots N] [--cache-mb N] ' +
   '[--min-free-disk-mb N] [--no-speculation] [--no-eight-bits] [--fixed-weights] [--no-kernels] ' +
-  '[--parse-control-tokens] [--vllm PYTHON] [--vllm-options TEXT]'
+  '[--parse-control-tokens] [--vllm PYTHON] [--vllm-options TEXT] [--vllm-sleep]'
 
 const listenDefault = '127.0.0.1:8000'
 const graceSecondsDefault = 10
@@ -81,6 +84,7 @@ export function parseCommandLine(argv: string[]): Args {
       'parse-control-tokens': { type: 'boolean', default: false },
       vllm: { type: 'string' },
       'vllm-options': { type: 'string', default: '' },
+      'vllm-sleep': { type: 'boolean', default: false },
     },
   })
   const listen = parseAddress(values.listen ?? listenDefault)
@@ -120,13 +124,10 @@ export function parseCommandLine(argv: string[]): Args {
     kernels: !values['no-kernels'],
     parse_control_tokens: values['parse-control-tokens'],
     vllm: values.vllm ?? null,
-    vllm_options: words(values['vllm-options']),
+    vllm_options: shellWords(values['vllm-options']),
+    vllm_sleep: values['vllm-sleep'],
   }
 }
-
-/** Splits at white space outside of quotes, as a shell does. */
-const words = (text: string) =>
-  (text.match(/(?:[^\s"']|"[^"]*"|'[^']*')+/g) ?? []).map((word) => word.replace(/"([^"]*)"|'([^']*)'/g, '$1$2'))
 
 function parseNamed(option: string, text: string): NamedFile {
   const at = text.indexOf('=')

@@ -41,8 +41,10 @@ import { createTokenizer } from './tokenizer/tokenizer.ts'
 import { createEncoder } from './vision/encoder.ts'
 import { Features } from './vision/features.ts'
 import { createProjectors, type Projectors } from './vision/projectors.ts'
+import { removeStaleFolders } from './vllm/process.ts'
 import { VllmQueue } from './vllm/queue.ts'
-import { openInVllm, vllmLogprobs } from './vllm/vllm.ts'
+import { DeviceClaims } from './vllm/sleep.ts'
+import { openInVllm, sleepOf, vllmLogprobs } from './vllm/vllm.ts'
 
 const idle_close_ms = 50
 
@@ -66,6 +68,7 @@ async function main(): Promise<void> {
   log.info({ kernels: kernels ?? 'own' }, 'kernels')
   const stopping = new AbortController()
   const { services, projectors } = await createServices(args, library, kernels === null, stopping.signal)
+  if (args.vllm !== null) await removeStaleFolders().catch((error) => log.warn({ err: error }, 'old sockets remain'))
   await loadNamedModels(args, services.models, projectors)
   const server = createHttpServer(services, access)
   const address = await listen(server, args.listen)
@@ -144,7 +147,8 @@ async function createServices(
     await scheduler.release(served)
     if (served.projector && served.owns_projector) features.forget(served.projector)
   }
-  const { open, load } = createLoader(args, library, ownKernels, hashes)
+  const claims = new DeviceClaims()
+  const { open, load } = createLoader(args, library, ownKernels, hashes, claims, stopping)
   const eightBits = createEightBitsMaker({
     library_folder: args.lib,
     min_free_bytes: args.min_free_bytes,
@@ -168,6 +172,7 @@ async function createServices(
   })
   const services: HttpServices = {
     models,
+    claims,
     scheduler: {
       submit: (served, submissions) => (served.remote ? vllmQueue : scheduler).submit(served, submissions),
       holdBackground: () => scheduler.holdBackground(),
@@ -221,7 +226,14 @@ function backendOf(contexts: Contexts, adapters: Adapters, speculate: boolean): 
 }
 
 /** How files of base models are opened, and loaded in the format that computes fastest. */
-function createLoader(args: Args, library: Library, ownKernels: boolean, hashes: FileHashes) {
+function createLoader(
+  args: Args,
+  library: Library,
+  ownKernels: boolean,
+  hashes: FileHashes,
+  claims: DeviceClaims,
+  stopping: AbortSignal,
+) {
   const openModel = async (path: string, vocab_only = false) => {
     const model = await loadModel(library, path, vocab_only)
     model.parse_control_tokens = args.parse_control_tokens
@@ -232,12 +244,12 @@ function createLoader(args: Args, library: Library, ownKernels: boolean, hashes:
     const file = hashes.of(path)
     return { model: await openModel(path), file }
   }
-  const { vllm: python, vllm_options, cache_bytes } = args
+  const { vllm: python, vllm_options, vllm_sleep, cache_bytes } = args
   const openElsewhere = async (path: string, checkpoint: string | undefined) =>
     python === null || checkpoint === undefined
       ? null
       : openInVllm(path, checkpoint, {
-          ...{ python, options: vllm_options, cache_bytes, hashes, log },
+          ...{ python, options: vllm_options, sleeps: vllm_sleep, claims, stopping, cache_bytes, hashes, log },
           openVocab: (file) => openModel(file, true),
           closeVocab: (model) => freeModel(library, model),
         })
@@ -260,10 +272,11 @@ const withCounts = (own: SchedulerCounts, remote: Pick<SchedulerCounts, 'running
   waiting: own.waiting + remote.waiting,
 })
 
-function countModels(models: Models): { bases: number; adapters: number } {
+function countModels(models: Models): { bases: number; adapters: number; asleep: number } {
   const served = models.list()
-  const adapters = served.filter(({ base_name }) => base_name !== null).length
-  return { bases: served.length - adapters, adapters }
+  const bases = served.filter(({ base_name }) => base_name === null)
+  const asleep = bases.filter((base) => sleepOf(base)?.asleep_for).length
+  return { bases: bases.length, adapters: served.length - bases.length, asleep }
 }
 
 /** Exits when standard input closes, so that no engine outlives its server, even one that is killed. */

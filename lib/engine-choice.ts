@@ -42,5 +42,27 @@ export function chooseEngine(
 const hasNvidiaGpu = () => readdirSync('/dev').some((name) => /^nvidia\d+$/.test(name))
 
 /** The engine's options for its choice. */
-export const vllmOptions = ({ vllm }: EngineChoice, { vllm_options }: { vllm_options: string }): string[] =>
-  vllm === null ? [] : ['--vllm', vllm, ...(vllm_options ? [`--vllm-options=${vllm_options}`] : [])]
+export const vllmOptions = (
+  { vllm }: EngineChoice,
+  { vllm_options, training_may_pause_serving }: { vllm_options: string; training_may_pause_serving: boolean },
+): string[] =>
+  vllm === null
+    ? []
+    : [
+        ...['--vllm', vllm],
+        ...(vllm_options ? [`--vllm-options=${vllm_options}`] : []),
+        ...(training_may_pause_serving ? ['--vllm-sleep'] : []),
+      ]
+
+/** What vLLM takes of a device beside weights and KV cache: its libraries, graphs and buffers. */
+export const vllmOverhead_bytes = 3e9
+/** The part of a device that its KV caches take at most. */
+export const vllmCacheShare = 0.25
+
+/** Splits at white space outside of quotes, as a shell does. Throws an Error for a quote that does not end. */
+export function shellWords(text: string): string[] {
+  const word = /(?:[^\s"']|"[^"]*"|'[^']*')+/g
+  const quote = /["']/.exec(text.replace(word, ''))
+  if (quote) throw new Error(`the quote ${quote[0]} does not end in '${text}'`)
+  return (text.match(word) ?? []).map((part) => part.replace(/"([^"]*)"|'([^']*)'/g, '$1$2'))
+}

@@ -213,7 +213,7 @@ async function estimate(connection: Connection, body: CreateJobInput, options: T
     return note(`No estimate yet: ${clean(error.message)}`)
   }
   note(describeEstimate(estimate))
-  if (!estimate.fits)
+  if (!estimate.fits && !estimate.pauses_serving)
     throw new CommandError(
       'No job was started: not enough free memory. Try --method qlora, a smaller batch_size or a smaller max_length.',
     )
@@ -226,6 +226,7 @@ function describeEstimate({
   peak_memory_mb,
   available_memory_mb,
   devices,
+  pauses_serving,
   tokens,
   steps,
   price: cost,
@@ -235,6 +236,7 @@ function describeEstimate({
     seconds !== null && `about ${duration(seconds)}`,
     `${gigabytes(peak_memory_mb)} of memory ${devices > 1 ? `on each of ${devices} devices ` : ''}` +
       `(${gigabytes(available_memory_mb)} free)`,
+    pauses_serving && 'what is served there sleeps until it has ended',
     steps !== null && `${number(steps)} steps`,
     tokens !== null && `${number(tokens)} tokens`,
     cost && cost.amount > 0 && price(cost.amount, cost.currency),

@@ -156,6 +156,13 @@ export const engineMetrics = {
     unit: 'adapters',
     across: 'sum',
   },
+  asleep: {
+    type: 'gauge',
+    name: 'tunery_engine_base_models_asleep',
+    help: 'Base models that sleep while a training has their memory.',
+    unit: 'models',
+    across: 'sum',
+  },
   threads: {
     type: 'gauge',
     name: 'tunery_engine_step_threads',
@@ -202,7 +209,7 @@ export interface Metrics {
 
 export function createMetrics(
   counts: () => SchedulerCounts,
-  models: () => { bases: number; adapters: number },
+  models: () => { bases: number; adapters: number; asleep: number },
   stepThreads: () => number,
   context_bytes_max: number,
 ): Metrics {
@@ -210,7 +217,7 @@ export function createMetrics(
   return {
     text() {
       const { running, waiting, runners, runner_bytes, slots, cache_usage } = counts()
-      const { bases, adapters } = models()
+      const { bases, adapters, asleep } = models()
       metrics.running.set(running)
       metrics.waiting.set(waiting)
       metrics.runners.set(runners)
@@ -220,6 +227,7 @@ export function createMetrics(
       metrics.cacheBytesMax.set(context_bytes_max)
       metrics.bases.set(bases)
       metrics.adapters.set(adapters)
+      metrics.asleep.set(asleep)
       metrics.threads.set(stepThreads())
       const { user, system } = process.cpuUsage()
       metrics.cpu.reset()

@@ -8,6 +8,7 @@ import { drain } from '../../lib/http/refusals.ts'
 import type { Tracing } from '../../telemetry/tracing.ts'
 import type { CpuThrottle } from '../batching/cpu-throttle.ts'
 import type { ProgressWatchdog } from '../batching/progress-watchdog.ts'
+import type { DeviceClaims } from '../vllm/sleep.ts'
 import type { AbortedUsage } from './aborted-usage.ts'
 import { sendError, sendJson } from './io.ts'
 import { admit, createPublicServer, newRequestId, type PublicAccess } from './public.ts'
@@ -15,7 +16,15 @@ import { chatCompletions } from './routes/chat.ts'
 import { completions } from './routes/completions.ts'
 import { type EmbeddingServices, embeddings } from './routes/embeddings.ts'
 import type { GenerationServices } from './routes/generate.ts'
-import { leaveCores, listModels, loadAdapter, loadModel, unloadAdapter, unloadModel } from './routes/models.ts'
+import {
+  claimDevices,
+  leaveCores,
+  listModels,
+  loadAdapter,
+  loadModel,
+  unloadAdapter,
+  unloadModel,
+} from './routes/models.ts'
 import { sample } from './routes/sample.ts'
 import { type EchoServices, type ScoreServices, scoreTokens } from './routes/score.ts'
 import { beginSpan, idsOf } from './trace.ts'
@@ -27,6 +36,7 @@ export type HttpServices = GenerationServices &
     tracing: Tracing | undefined
     cpuThrottle: CpuThrottle
     watchdog: ProgressWatchdog
+    claims: DeviceClaims
     isStopping(): boolean
   }
 type Handler = (request: IncomingMessage, response: ServerResponse) => void | Promise<void>
@@ -102,14 +112,18 @@ export function createHttpServer(services: HttpServices, access: PublicAccess | 
 
 /** Routes for the service only: they take local file paths and expose the usage of any request. */
 function internalRoutes(services: HttpServices): Routes {
-  const { models, abortedUsage, cpuThrottle } = services
+  const { models, abortedUsage, cpuThrottle, claims } = services
   return {
     '/v1/load_lora_adapter': { POST: (request, response) => loadAdapter(models, request, response) },
     '/v1/unload_lora_adapter': { POST: (request, response) => unloadAdapter(models, request, response) },
     '/internal/sample': { POST: (request, response) => sample(services, request, response) },
     '/internal/score': { POST: (request, response) => scoreTokens(services, request, response) },
     [abortedUsagePath]: { GET: (request, response) => sendAbortedUsage(abortedUsage, request, response) },
-    '/internal/load_model': { POST: (request, response) => loadModel(models, request, response) },
+    '/internal/load_model': { POST: (request, response) => loadModel(models, claims, request, response) },
+    '/internal/claim_devices': {
+      GET: (_, response) => sendJson(response, 200, claims.list()),
+      POST: (request, response) => claimDevices(claims, request, response),
+    },
     '/internal/leave_cores': { POST: (request, response) => leaveCores(cpuThrottle, request, response) },
     '/internal/unload_model': { POST: (request, response) => unloadModel(models, request, response) },
   }

@@ -83,7 +83,10 @@ export class Models {
     return [...this.served.values()]
   }
 
-  /** Idempotent for the same name and path. Throws ApiError: invalid_request for a bad file, name_taken. */
+  /**
+   * Idempotent for the same name and path. Throws ApiError: invalid_request for a bad file, name_taken;
+   * engine_unavailable where a training has the memory.
+   */
   loadBase(
     name: string,
     path: string,
@@ -94,6 +97,7 @@ export class Models {
       await assertReadable(path, 'path')
       if (sight.projector !== undefined) await assertReadable(sight.projector, 'projector')
       const opened = await this.load(path, keep_original, checkpoint).catch((error) => {
+        if (error instanceof ApiError) throw error
         throw cannotLoad(`The model '${name}'`, error, 'path')
       })
       try {

@@ -1,17 +1,17 @@
 // A base that vLLM computes: how it is started, and what it is asked for.
-import { once } from 'node:events'
-import { readdirSync, statSync } from 'node:fs'
-import path from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
+import { statSync } from 'node:fs'
 import type { Logger } from 'pino'
 import { ApiError } from '../../contract/errors.ts'
-import { type NvidiaGpu, readNvidiaGpus } from '../../lib/nvidia-gpus.ts'
-import { usableMemory } from '../../lib/usable-memory.ts'
+import { abortable } from '../../lib/abortable.ts'
+import { vllmOverhead_bytes } from '../../lib/engine-choice.ts'
 import type { Model } from '../llama/model.ts'
 import type { RemoteBase } from '../models/models.ts'
 import type { TokenLogprobs } from '../sampling/logprobs.ts'
-import { Refused, readEvents, readJson, reasonOf } from './connection.ts'
+import { Refused, readEvents, readJson, reasonIn, reasonOf } from './connection.ts'
+import { freestGpu, memoryShare, processor, weightFiles } from './placement.ts'
 import { type Instance, VllmProcess, vllmVersion } from './process.ts'
+import { Asleep, type Claim, type DeviceClaims, type Gate, type Sleeper, type SleepTimes } from './sleep.ts'
+import { instanceEnded, SleepMode } from './sleep-mode.ts'
 
 /** The name of the base in its own vLLM. */
 const baseName = 'base'
@@ -21,18 +21,17 @@ const lora = { rank_max: 64, at_once: 8, in_memory: 64 }
 const logprobsMax = 32
 /** Sequences that are computed together. */
 const sequencesMax = { gpu: 256, cpu: 32 }
-/** What vLLM takes beside weights and KV cache: its libraries, graphs and buffers. */
-const overhead_bytes = 3e9
-const lengthStep = 256
-/** How long the exit of a process may take after a refused connection. */
-const exitNotice_ms = 5000
-
 export interface VllmOptions {
   python: string
   /** More options of `vllm serve`, which take precedence. */
   options: readonly string[]
   /** Most memory for KV caches; null: a share of the device's. */
   cache_bytes: number | null
+  /** Whether trainings may put vLLM to sleep. */
+  sleeps: boolean
+  claims: DeviceClaims
+  /** Aborts when the engine stops: a start ends at once. */
+  stopping: AbortSignal
   log: Logger
 }
 
@@ -60,10 +59,18 @@ type StreamEvent = {
   error?: { message?: string }
 }
 
-export class VllmBase implements RemoteBase {
+type Sizes = Pick<VllmBase, 'context_length' | 'sequences_max' | 'weight_bytes' | 'devices' | 'device_bytes'>
+
+export class VllmBase implements RemoteBase, Sleeper {
   readonly sequences_max: number
   readonly context_length: number
   readonly weight_bytes: number
+  readonly devices: readonly string[] | null
+  /** What it takes of the memory of each device. */
+  readonly device_bytes: number
+  isStarting = true
+  private readonly sleepMode: SleepMode
+  private readonly claims: DeviceClaims
   private readonly process: VllmProcess
   private readonly log: Logger
   /** Checkpoints of the adapters that may be asked for. */
@@ -71,25 +78,37 @@ export class VllmBase implements RemoteBase {
 
   private constructor(
     process: VllmProcess,
+    claims: DeviceClaims,
     log: Logger,
-    sizes: Pick<VllmBase, 'context_length' | 'sequences_max' | 'weight_bytes'>,
+    { hasSleepMode, ...sizes }: Sizes & { hasSleepMode: boolean },
   ) {
     this.process = process
+    this.sleepMode = new SleepMode({ process, hasSleepMode, weight_bytes: sizes.weight_bytes, log })
+    this.claims = claims
     this.log = log
     this.context_length = sizes.context_length
     this.sequences_max = sizes.sequences_max
     this.weight_bytes = sizes.weight_bytes
+    this.devices = sizes.devices
+    this.device_bytes = sizes.device_bytes
   }
 
-  /** Starts vLLM for a checkpoint. Throws an Error with its reason if it cannot serve it. */
+  /**
+   * Starts vLLM for a checkpoint. Throws an Error with its reason if it cannot serve it, and Asleep where a training
+   * has claimed the devices.
+   */
   static async start(model: Model, checkpoint: string, options: VllmOptions): Promise<VllmBase> {
-    const { python, options: more, log } = options
+    const { python, options: more, sleeps, claims, stopping, log } = options
     const isCpu = (await vllmVersion(python)).endsWith('+cpu')
     const weight_bytes = weightFiles(checkpoint).reduce((sum, file) => sum + statSync(file).size, 0)
-    const device = isCpu ? { name: 'the processor', total_bytes: usableMemory(), env: {} } : await freestGpu(more)
+    const device = isCpu ? processor() : await freestGpu(more, claims)
+    if (claims.claimOn(device.ids)) throw new Asleep()
+    if (stopping.aborted) throw isStopping()
     const sequences_max = isCpu ? sequencesMax.cpu : sequencesMax.gpu
-    const { cache_bytes, context_length } = memoryShare(model, device.total_bytes, options.cache_bytes, sequences_max)
-    const share = Math.min(0.95, (weight_bytes + cache_bytes + overhead_bytes) / device.total_bytes)
+    const { cache_bytes, context_length } = memoryShare(model, device, weight_bytes, options.cache_bytes, sequences_max)
+    const device_bytes = weight_bytes + cache_bytes + vllmOverhead_bytes
+    const share = Math.min(0.95, device_bytes / device.total_bytes)
+    const hasSleepMode = sleeps && !isCpu
     const args = [
       checkpoint,
       ...['--served-model-name', baseName, '--max-model-len', String(context_length)],
@@ -100,16 +119,27 @@ export class VllmBase implements RemoteBase {
       // Tokens in, tokens out.
       ...['--enable-scale-out', '--enable-prompt-tokens-details', '--max-logprobs', String(logprobsMax)],
       ...(isCpu ? ['--enforce-eager'] : []),
+      ...(hasSleepMode ? ['--enable-sleep-mode'] : []),
       ...more,
     ]
-    const child = new VllmProcess({ python, args, env: device.env, log })
+    // Its routes for sleep are among those for development. Only this user reaches the socket.
+    const env = { ...device.env, ...(hasSleepMode && { VLLM_SERVER_DEV_MODE: '1' }) }
+    const child = new VllmProcess({ python, args, env, log })
     const began_ms = performance.now()
-    const base = new VllmBase(child, log, { context_length, sequences_max, weight_bytes })
+    const sizes = { context_length, sequences_max, weight_bytes, devices: device.ids, device_bytes, hasSleepMode }
+    const base = new VllmBase(child, claims, log, sizes)
+    void claims.add(base)
+    const end = () => void base.stop()
+    stopping.addEventListener('abort', end)
     try {
       await base.tryOnce()
+      base.isStarting = false
     } catch (error) {
-      await child.stop()
-      throw error
+      await base.stop()
+      if (stopping.aborted) throw isStopping()
+      throw base.asleep_for !== null ? new Asleep() : error
+    } finally {
+      stopping.removeEventListener('abort', end)
     }
     const seconds = Math.round((performance.now() - began_ms) / 1000)
     log.info({ checkpoint, on: device.name, context_length, cache_bytes, seconds }, 'vLLM serves a base')
@@ -133,6 +163,8 @@ export class VllmBase implements RemoteBase {
   /** Loads an adapter now, and again whenever vLLM was restarted. Throws an Error with vLLM's reason. */
   async loadAdapter(name: string, checkpoint: string): Promise<void> {
     this.checkpoints.set(name, checkpoint)
+    // Its first request loads it.
+    if (!this.gate.isOpen) return
     try {
       await this.ensureAdapter(await this.process.instance(), name)
     } catch (error) {
@@ -145,16 +177,32 @@ export class VllmBase implements RemoteBase {
     this.checkpoints.delete(name)
     const instance = this.process.running()
     if (!instance?.adapters.delete(name)) return
-    const body = { lora_name: name }
-    await instance.connection
-      .post('/v1/unload_lora_adapter', body, instance.ended)
-      .then((response) => response.on('error', () => {}).resume())
-      // It died, and its adapters with it.
-      .catch(() => {})
+    // One that sleeps has no memory to free it in, and no work with it before this is done.
+    await this.sleepMode.whenAwake(() =>
+      instance.connection
+        .post('/v1/unload_lora_adapter', { lora_name: name }, instance.ended)
+        .then((response) => void response.on('error', () => {}).resume())
+        // It died, and its adapters with it.
+        .catch(() => {}),
+    )
   }
 
   stop(): Promise<void> {
+    this.claims.delete(this)
     return this.process.stop()
+  }
+
+  /** The job of the training that it sleeps for; null: it is awake. */
+  get asleep_for(): string | null {
+    return this.sleepMode.claim?.job ?? null
+  }
+
+  get gate(): Gate {
+    return this.sleepMode.gate
+  }
+
+  follow(claim: Claim | null, times: SleepTimes): Promise<void> {
+    return this.sleepMode.follow(claim, times)
   }
 
   /** Ends a vLLM that has work and makes no progress. */
@@ -171,7 +219,11 @@ export class VllmBase implements RemoteBase {
     body: GenerateBody,
     signal: AbortSignal,
   ): AsyncGenerator<GeneratedTokens | { cached_tokens: number }> {
-    const { instance, response } = await this.ask(adapter, { ...body, stream: true, stream_options }, signal)
+    const { instance, response, inTime, end } = await this.ask(
+      adapter,
+      { ...body, stream: true, stream_options },
+      signal,
+    )
     try {
       if (response.statusCode !== 200) await readJson(response)
       for await (const data of readEvents(response)) {
@@ -183,7 +235,9 @@ export class VllmBase implements RemoteBase {
         if (usage) yield { cached_tokens: usage.prompt_tokens_details?.cached_tokens ?? 0 }
       }
     } catch (error) {
-      throw this.explained(error, instance, signal)
+      throw this.explained(error, instance, signal, inTime)
+    } finally {
+      end()
     }
   }
 
@@ -195,7 +249,8 @@ export class VllmBase implements RemoteBase {
     signal: AbortSignal,
   ): Promise<TokenLogprobs[]> {
     const sampling_params = { max_tokens: 1, temperature: 0, detokenize: false, prompt_logprobs: top }
-    const { instance, response } = await this.ask(adapter, { token_ids: tokens, sampling_params }, signal)
+    const body = { token_ids: tokens, sampling_params }
+    const { instance, response, inTime, end } = await this.ask(adapter, body, signal)
     try {
       const { prompt_logprobs } = (await readJson(response)) as {
         prompt_logprobs: (Record<string, { logprob: number }> | null)[]
@@ -207,28 +262,37 @@ export class VllmBase implements RemoteBase {
         return { token, logprob: row[token]?.logprob ?? null, top: likeliest(all, top) }
       })
     } catch (error) {
-      throw this.explained(error, instance, signal)
+      throw this.explained(error, instance, signal, inTime)
+    } finally {
+      end()
     }
   }
 
-  /** Sends a request to the running vLLM, and to the next one if this one had died before. */
-  private async ask(adapter: string | null, body: object, signal: AbortSignal) {
-    for (let isRetry = false; ; isRetry = true) {
-      const instance = await this.process.instance()
-      const inTime = AbortSignal.any([signal, instance.ended])
-      try {
-        if (adapter !== null) await this.ensureAdapter(instance, adapter)
-        const model = adapter ?? baseName
-        const response = await instance.connection.post('/inference/v1/generate', { model, ...body }, inTime)
-        return { instance, response }
-      } catch (error) {
-        if (isRetry || signal.aborted || !wasNotReached(error)) throw this.explained(error, instance, signal)
-        // Its exit is noticed a moment later.
-        await Promise.race([
-          instance.ended.aborted || once(instance.ended, 'abort'),
-          sleep(exitNotice_ms, undefined, { ref: false }),
-        ])
+  /**
+   * Sends a request to the running vLLM, and to the next one if this one had died before. A base that sleeps is waited
+   * for. `end` must be called when the answer has been read.
+   */
+  private async ask(adapter: string | null, body: object, caller: AbortSignal) {
+    const { cut, end } = await this.gate.enter(caller)
+    const signal = AbortSignal.any([caller, cut])
+    try {
+      for (let isRetry = false; ; isRetry = true) {
+        const instance = await abortable(this.process.instance(), signal)
+        const inTime = AbortSignal.any([signal, instance.ended])
+        try {
+          if (adapter !== null) await this.ensureAdapter(instance, adapter)
+          const model = adapter ?? baseName
+          const response = await instance.connection.post('/inference/v1/generate', { model, ...body }, inTime)
+          return { instance, response, inTime: signal, end }
+        } catch (error) {
+          if (isRetry || signal.aborted || !wasNotReached(error)) throw this.explained(error, instance, caller, signal)
+          // Its exit is noticed a moment later.
+          await instanceEnded(instance)
+        }
       }
+    } catch (error) {
+      end()
+      throw error
     }
   }
 
@@ -253,9 +317,13 @@ export class VllmBase implements RemoteBase {
     return loading
   }
 
-  /** An error for the caller: what vLLM refused, or that it ended. An abort's own error passes. */
-  private explained(error: unknown, instance: Instance, signal: AbortSignal): unknown {
+  /**
+   * An error for the caller: what vLLM refused, or that it ended. An abort's own error passes. `inTime`: the caller's
+   * signal, which a training that claims the memory aborts too.
+   */
+  private explained(error: unknown, instance: Instance, signal: AbortSignal, inTime: AbortSignal): unknown {
     if (signal.aborted || error instanceof ApiError) return error
+    if (inTime.aborted) return inTime.reason
     if (error instanceof Refused) {
       this.log.error({ status: error.status, reason: error.message }, 'vLLM refused a request')
       return new ApiError('engine_failed', 'vLLM could not compute this answer. The log of the service has the reason.')
@@ -268,73 +336,12 @@ export class VllmBase implements RemoteBase {
   }
 }
 
+const isStopping = () => new ApiError('shutting_down', 'The engine is stopping.')
+
 const wasNotReached = (error: unknown) => ['ECONNREFUSED', 'ENOENT'].includes((error as { code?: string }).code ?? '')
 
 const stream_options = { include_usage: true }
 
-function reasonIn(text: string): string {
-  try {
-    return reasonOf(JSON.parse(text))
-  } catch {
-    return text.slice(0, 300)
-  }
-}
-
 /** vLLM lists the token itself first, whether or not it is one of the likeliest. */
 export const likeliest = (all: TokenLogprobs['top'], top: number): TokenLogprobs['top'] =>
   all.sort((a, b) => b.logprob - a.logprob).slice(0, top)
-
-/** The files of a checkpoint's weights. */
-export const weightFiles = (checkpoint: string): string[] =>
-  readdirSync(checkpoint)
-    .filter((name) => name.endsWith('.safetensors'))
-    .sort()
-    .map((name) => path.join(checkpoint, name))
-
-/** Where a base is computed, and the environment of a vLLM that shall compute it there. */
-interface Device {
-  name: string
-  total_bytes: number
-  env: NodeJS.ProcessEnv
-}
-
-async function freestGpu(options: readonly string[]): Promise<Device> {
-  return deviceOf((await readNvidiaGpus()) ?? [], process.env.CUDA_VISIBLE_DEVICES, options)
-}
-
-/**
- * The GPU with the most free memory, so that bases spread over several; those that the operator names, by
- * CUDA_VISIBLE_DEVICES or by options for several, are left to vLLM.
- */
-export function deviceOf(
-  gpus: readonly Pick<NvidiaGpu, 'index' | 'name' | 'total_bytes' | 'free_bytes'>[],
-  visible: string | undefined,
-  options: readonly string[],
-): Device {
-  const [freest] = gpus.toSorted((a, b) => (b.free_bytes ?? 0) - (a.free_bytes ?? 0))
-  const isNamed = visible !== undefined || options.some((option) => /^(--[a-z]+-parallel-size|-[a-z]+p)\b/.test(option))
-  const first = gpus.find(({ index }) => String(index) === visible?.split(',')[0]?.trim()) ?? gpus[0]
-  const gpu = isNamed ? first : freest
-  if (!gpu?.total_bytes) throw new Error('nvidia-smi shows no GPU, which this build of vLLM needs')
-  // CUDA's own order differs from that of nvidia-smi.
-  const env = isNamed ? {} : { CUDA_DEVICE_ORDER: 'PCI_BUS_ID', CUDA_VISIBLE_DEVICES: String(gpu.index) }
-  return { name: gpu.name, total_bytes: gpu.total_bytes, env }
-}
-
-/**
- * A quarter of the device for KV caches, or less where no more could be used. The context is the model's, or as much of
- * it as that holds.
- */
-export function memoryShare(
-  { context_length, kv_bytes_per_token }: Pick<Model, 'context_length' | 'kv_bytes_per_token'>,
-  total_bytes: number,
-  cache_bytes_max: number | null,
-  sequences: number,
-): { cache_bytes: number; context_length: number } {
-  const perToken = Math.max(1, kv_bytes_per_token)
-  const most = cache_bytes_max ?? total_bytes / 4
-  const cache_bytes = Math.floor(Math.min(most, sequences * context_length * perToken))
-  // A block of each layer is vLLM's own.
-  const fits = Math.floor((0.95 * cache_bytes) / perToken / lengthStep) * lengthStep
-  return { cache_bytes, context_length: Math.max(lengthStep, Math.min(context_length, fits)) }
-}

@@ -62,6 +62,15 @@ export function reasonOf(body: unknown): string {
   return String(error?.message ?? message ?? 'it gave no reason')
 }
 
+/** vLLM's words for an error, in the text of an answer. */
+export function reasonIn(text: string): string {
+  try {
+    return reasonOf(JSON.parse(text))
+  } catch {
+    return text.slice(0, 300)
+  }
+}
+
 /** The data of each event of a stream, in order. */
 export async function* readEvents(response: IncomingMessage): AsyncGenerator<string> {
   response.setEncoding('utf8')

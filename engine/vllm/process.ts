@@ -1,6 +1,7 @@
 // Supervises one vLLM process, which serves one base: starts it, restarts it when it dies, stops it.
 import { execFile } from 'node:child_process'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { lstatSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { connect } from 'node:net'
 import os from 'node:os'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -10,6 +11,7 @@ import { ApiError } from '../../contract/errors.ts'
 import { type Child, childEnv, spawnChild } from '../../lib/child-process.ts'
 import { randomBase62 } from '../../lib/ids.ts'
 import { type Connection, createConnection } from './connection.ts'
+import { Asleep } from './sleep.ts'
 
 /** Weights of hundreds of gigabytes take minutes to read, and a first start compiles. */
 const startTimeout_ms = 30 * 60_000
@@ -48,6 +50,10 @@ export class VllmProcess {
   private current: { child: Child; instance: Promise<Instance>; running?: Instance } | undefined
   private starting: Promise<Instance> | undefined
   private readonly stopping = new AbortController()
+  /** Not started, and not started again, until `resume`. */
+  private isPaused = false
+  /** It ends because it was asked to. */
+  private isEnding = false
   private deaths = 0
   private started_at = 0
   private output = createTail()
@@ -68,6 +74,7 @@ export class VllmProcess {
   /** The running process; starts one if none runs. Throws engine_unavailable with vLLM's reason. */
   async instance(): Promise<Instance> {
     if (this.stopping.signal.aborted) throw new ApiError('engine_unavailable', 'The model was unloaded.')
+    if (this.isPaused) throw new Asleep()
     if (this.current) return this.current.instance
     this.starting ??= this.start().finally(() => {
       this.starting = undefined
@@ -77,18 +84,40 @@ export class VllmProcess {
 
   async stop(): Promise<void> {
     this.stopping.abort()
-    const child = this.current?.child
-    if (!child) return
-    child.kill('SIGTERM')
-    const ended = await Promise.race([
-      child.ended.then(() => true).catch(() => true),
-      sleep(stopTimeout_ms, false, { ref: false }),
-    ])
-    if (!ended) {
-      child.kill('SIGKILL')
-      killGroup(child.pid)
+    await this.end()
+  }
+
+  /** Keeps it from being started again if it ends. `end`: ends it now, which gives back all that it has. */
+  async pause(end: boolean): Promise<void> {
+    this.isPaused = true
+    if (end) await this.end()
+  }
+
+  /** Lets it run again: starts it, unless it still runs. */
+  resume(): void {
+    this.isPaused = false
+    if (!this.current) this.restart()
+  }
+
+  private async end(): Promise<void> {
+    if (!this.current) return
+    const { child, running } = this.current
+    this.isEnding = true
+    try {
+      // One that still starts has nothing to finish, and would not hear a SIGTERM for seconds.
+      if (running) child.kill('SIGTERM')
+      const ended = await Promise.race([
+        child.ended.then(() => true).catch(() => true),
+        sleep(running ? stopTimeout_ms : 0, false, { ref: false }),
+      ])
+      if (!ended) {
+        child.kill('SIGKILL')
+        killGroup(child.pid)
+      }
+      await child.ended.catch(() => {})
+    } finally {
+      this.isEnding = false
     }
-    await child.ended.catch(() => {})
   }
 
   /** Ends a process that hangs; it is started again. */
@@ -103,14 +132,15 @@ export class VllmProcess {
       await sleep(ms, undefined, { signal: this.stopping.signal, ref: false }).catch(() => {})
     }
     if (this.stopping.signal.aborted) throw new ApiError('engine_unavailable', 'The model was unloaded.')
+    if (this.isPaused) throw new Asleep()
     return this.launch()
   }
 
   private launch(): Promise<Instance> {
     const { python, args, env, log } = this.options
     // Only this user can enter it. A socket's path is limited to 107 characters.
-    const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-vllm-'))
-    const socket = path.join(folder, 'v.sock')
+    const folder = mkdtempSync(path.join(os.tmpdir(), `${folderPrefix}${process.pid}-`))
+    const socket = path.join(folder, socketName)
     const api_key = randomBase62(32)
     const exited = new AbortController()
     const output = createTail()
@@ -138,9 +168,9 @@ export class VllmProcess {
         cleanUp()
         const wasRunning = this.current?.running !== undefined
         if (this.current?.child === child) this.current = undefined
-        this.deaths++
         reject(new ApiError('engine_unavailable', `vLLM could not be started: ${reason}`))
-        if (this.stopping.signal.aborted) return
+        if (this.stopping.signal.aborted || this.isEnding) return
+        this.deaths++
         log.error({ vllm: child.pid, tail: output.text() }, `vLLM ended: ${reason}`)
         // A first start that fails is its caller's to handle. In a later tick, so that requests see the failure first.
         if (wasRunning) setImmediate(() => this.restart())
@@ -170,8 +200,42 @@ export class VllmProcess {
 
   /** Starts it again, with growing breaks, until it runs or is stopped. */
   private restart(): void {
-    if (this.stopping.signal.aborted) return
+    if (this.stopping.signal.aborted || this.isPaused) return
     this.instance().catch(() => this.restart())
+  }
+}
+
+/** Followed by the process id of the engine. */
+const folderPrefix = 'tunery-vllm-'
+const socketName = 'v.sock'
+
+/** Removes the folders of sockets that killed engines of this user have left. */
+export async function removeStaleFolders(parent = os.tmpdir()): Promise<void> {
+  for (const name of readdirSync(parent)) {
+    const pid = /^tunery-vllm-(\d+)-/.exec(name)?.[1]
+    const folder = path.join(parent, name)
+    if (pid === undefined || isRunning(Number(pid))) continue
+    // Another user's cannot be removed.
+    if (lstatSync(folder, { throwIfNoEntry: false })?.uid !== process.getuid?.()) continue
+    // Containers that share a folder for temporary files do not see each other's processes.
+    if (await answers(path.join(folder, socketName))) continue
+    rmSync(folder, { recursive: true, force: true })
+  }
+}
+
+const answers = (socketPath: string) =>
+  new Promise<boolean>((resolve) => {
+    const socket = connect(socketPath)
+    socket.once('connect', () => resolve(true)).once('error', () => resolve(false))
+    socket.once('connect', () => socket.destroy())
+  })
+
+function isRunning(pid: number): boolean {
+  try {
+    process.kill(pid, 0)
+    return true
+  } catch (error) {
+    return (error as { code?: string }).code === 'EPERM'
   }
 }
 

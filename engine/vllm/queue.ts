@@ -15,6 +15,7 @@ import type { ServedModel } from '../models/models.ts'
 import type { TokenLogprobs } from '../sampling/logprobs.ts'
 import { type GeneratedTokens, likeliest, VllmBase } from './base.ts'
 import { generateBody } from './body.ts'
+import { Asleep } from './sleep.ts'
 
 const waitingMax = 256
 /** vLLM is killed when it has requests and sends nothing for so long. */
@@ -24,7 +25,7 @@ const watch_ms = 10_000
 interface Hooks {
   onTokens(prompt_tokens: number, output_tokens: number): void
   onFault(error: unknown, model: string): void
-  /** Called when the first request arrives. The returned function is called when none are left. */
+  /** Called when there is work. The returned function is called when none is left. */
   onBusy(): () => void
 }
 
@@ -68,7 +69,8 @@ export class VllmQueue {
       return { request, generation, served, controller: new AbortController() }
     })
     queue.waiting.push(...entries)
-    this.onIdle ??= this.hooks.onBusy()
+    this.updateBusy()
+    if (!queue.base.gate.isOpen) for (const entry of entries) this.expire(queue, entry)
     // In a later turn, as the scheduler: the caller has the handles before the first event.
     setImmediate(() => this.pump(queue))
     return entries.map((entry) => ({ cancel: () => this.cancel(queue, entry), progress: () => entry.generation }))
@@ -101,6 +103,11 @@ export class VllmQueue {
     if (existing) return existing
     const created: Queue = { base: remote, waiting: [], running: new Set(), heard_at_ms: performance.now() }
     this.queues.set(remote, created)
+    remote.gate.watch(() => {
+      if (remote.gate.isOpen) this.pump(created)
+      else for (const entry of created.waiting) this.expire(created, entry)
+      this.updateBusy()
+    })
     return created
   }
 
@@ -111,13 +118,25 @@ export class VllmQueue {
     entry.controller.abort()
     this.pump(queue)
     // It may have waited alone.
-    this.notifyIfIdle()
+    this.updateBusy()
+  }
+
+  /** Fails a request that waits for a base which sleeps, when it has waited long enough. */
+  private expire(queue: Queue, entry: Entry): void {
+    const { gate } = queue.base
+    const check = () => {
+      if (entry.generation.state !== 'waiting' || gate.isOpen) return
+      failGeneration(entry.generation, new Asleep())
+      queue.waiting = queue.waiting.filter((other) => other !== entry)
+      this.updateBusy()
+    }
+    setTimeout(check, gate.wait_ms).unref()
   }
 
   /** Sends what vLLM has room for, accounts in turn. Background generations wait while there are others. */
   private pump(queue: Queue): void {
     queue.waiting = queue.waiting.filter(({ generation }) => generation.state === 'waiting')
-    const room = queue.base.sequences_max - queue.running.size
+    const room = queue.base.gate.isOpen ? queue.base.sequences_max - queue.running.size : 0
     const next = admissionOrder(queue.waiting, [...queue.running]).slice(0, Math.max(0, room))
     queue.waiting = queue.waiting.filter((entry) => !next.includes(entry))
     if (queue.running.size === 0) queue.heard_at_ms = performance.now()
@@ -127,16 +146,21 @@ export class VllmQueue {
       void this.compute(queue, entry).finally(() => {
         queue.running.delete(entry)
         this.pump(queue)
-        this.notifyIfIdle()
+        this.updateBusy()
       })
     }
   }
 
-  private notifyIfIdle(): void {
-    const { running, waiting } = this.counts()
-    if (!this.onIdle || running + waiting > 0) return
-    this.onIdle()
-    this.onIdle = null
+  /** Tells whether there is work. What waits for a base that sleeps is none. */
+  private updateBusy(): void {
+    const isBusy = [...this.queues.values()].some(
+      ({ base, waiting, running }) => running.size > 0 || (waiting.length > 0 && base.gate.isOpen),
+    )
+    if (isBusy) this.onIdle ??= this.hooks.onBusy()
+    else {
+      this.onIdle?.()
+      this.onIdle = null
+    }
   }
 
   private async compute(queue: Queue, { generation, request, served, controller }: Entry): Promise<void> {

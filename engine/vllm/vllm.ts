@@ -5,7 +5,9 @@ import type { Model } from '../llama/model.ts'
 import type { FileHashes, LoadedFile } from '../models/file-hashes.ts'
 import type { OpenedFile, ServedModel } from '../models/models.ts'
 import type { TokenLogprobs } from '../sampling/logprobs.ts'
-import { VllmBase, type VllmOptions, weightFiles } from './base.ts'
+import { VllmBase, type VllmOptions } from './base.ts'
+import { weightFiles } from './placement.ts'
+import { Asleep } from './sleep.ts'
 
 interface Options extends VllmOptions {
   /** Reads the vocabulary of a base's file. */
@@ -15,7 +17,7 @@ interface Options extends VllmOptions {
   log: Logger
 }
 
-/** Opens a base in vLLM. Resolves with vLLM's reason where it cannot serve the base. */
+/** Opens a base in vLLM. Resolves with vLLM's reason where it cannot serve the base. Throws Asleep. */
 export async function openInVllm(path: string, checkpoint: string, options: Options): Promise<OpenedFile | string> {
   const { openVocab, closeVocab, hashes, log } = options
   const model = await openVocab(path)
@@ -26,6 +28,8 @@ export async function openInVllm(path: string, checkpoint: string, options: Opti
     return { model, file: fileOf(weightFiles(checkpoint), hashes), remote }
   } catch (error) {
     closeVocab(model)
+    // Our own engine would take the memory that a training has claimed.
+    if (error instanceof Asleep || options.stopping.aborted) throw error
     const reason = (error as Error).message
     log.error({ path, checkpoint, reason }, 'vLLM cannot serve this base: our own engine does')
     return reason
@@ -57,3 +61,9 @@ export function fileOf(paths: readonly string[], hashes: FileHashes): LoadedFile
     },
   }
 }
+
+/** How a base sleeps: the job whose training has its memory. Undefined where vLLM does not compute the model. */
+export const sleepOf = ({ remote }: ServedModel) =>
+  remote instanceof VllmBase
+    ? { asleep_for: remote.asleep_for, devices: remote.devices, device_bytes: remote.device_bytes }
+    : undefined

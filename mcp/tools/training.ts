@@ -90,6 +90,7 @@ const Estimate = z.object({
   fits: z.boolean().describe('Whether the memory that is free now is enough.'),
   peak_memory_mb: z.number(),
   available_memory_mb: z.number(),
+  pauses_serving: z.boolean().describe('Whether it would put to sleep what is served on its device, for its memory.'),
   tokens: z.number().nullable(),
   steps: z.number().nullable(),
   rows: z.number().nullable(),
@@ -105,7 +106,9 @@ function costOf(estimate: JobEstimate, share = 1): CostEstimate {
   const part = (value: number | null) => (value === null ? null : Math.ceil(value * share))
   const notes = ['The time is without waiting for other jobs.']
   if (estimate.devices > 1) notes.push(`It runs on ${estimate.devices} devices at once; the memory is that of each.`)
-  if (!estimate.fits)
+  if (estimate.pauses_serving)
+    notes.push('Too little memory is free: what is served on its device sleeps until the training has ended.')
+  else if (!estimate.fits)
     notes.push(
       `It does not fit: it needs ${estimate.peak_memory_mb} MB, and ${estimate.available_memory_mb} MB are free now. ` +
         'qlora, a smaller batch_size or a smaller base need less.',

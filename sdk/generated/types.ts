@@ -516,6 +516,7 @@ export interface Machine {
       /** Size of its weights, in the form that answers. */ bytes: number | null
       /** What computes its answers: the engine itself, or a vLLM behind it. */ server: 'engine' | 'vllm'
       /** Why vLLM does not, where it was to. */ server_problem: string | null
+      /** The job whose training has its memory, so that it sleeps. Null: it answers. */ asleep_for: string | null
     }[]
     /** What computes the answers of text models, by TUNERY_ENGINE. */ chosen: 'engine' | 'vllm'
     chosen_why: string
@@ -1048,7 +1049,7 @@ export interface Job {
   metrics: JobMetrics
   /** What takes processor time from a running job now: answers of this service, or other programs of the machine. Null: nothing. */
   slowed_by: ('serving' | 'other_work') | null
-  /** What a queued job waits for besides its turn: the training environment, which is being installed behind the first start, or the weights of its base. */
+  /** What a queued job waits for besides its turn: the training environment, which is being installed behind the first start, the weights of its base, or a device with enough free memory. */
   waits_for: string | null
   /** Place of a queued job: 1 is the next to begin. */ queue_position: number | null
   /** Start of a queued job, estimated from similar jobs and the turns of accounts. Null if there are none. */
@@ -1142,6 +1143,8 @@ export interface JobEstimate {
   available_memory_mb: number
   /** On how many devices (GPUs) it would run. With several that share the weights of a base too large for one, nothing is tried: the memory is predicted, of each device, and the other figures are null. */
   devices: number
+  /** Whether too little memory is free now and the job would put to sleep what is served there, which the operator allows (TUNERY_TRAINING_MAY_PAUSE_SERVING). */
+  pauses_serving: boolean
   /** Tokens of the training: without padding, with prompts, times epochs. Null if it does not fit. */
   tokens: number | null
   steps: number | null

@@ -2,6 +2,7 @@
 import path from 'node:path'
 import { z } from 'zod'
 import { isNetwork } from '../../lib/connections.ts'
+import { shellWords } from '../../lib/engine-choice.ts'
 import { parseStorageUrl } from '../../lib/storage-url.ts'
 
 export const text = z.string().min(1)
@@ -81,9 +82,12 @@ const deviceName = /^(\d{1,3}|(GPU|MIG)-[\w/-]+|cpu\d{0,3})$/
 export const trainingDevices = commaSeparated(
   z
     .string()
-    .refine((item) => deviceName.test(item.split('=')[0]!) && /^[^=]+(=[1-9]\d{2,6})?$/.test(item), {
+    .refine((item) => deviceName.test(item.split('=')[0]!) && /^[^=]+(=\d+)?$/.test(item), {
       error: ({ input }) =>
         `'${input}' is not a GPU's number or UUID, or cpu0, with =MB behind it or not, such as 1 or 0=40000`,
+    })
+    .refine((item) => /^[^=]+(=0*[1-9]\d{2,6})?$/.test(item), {
+      error: ({ input }) => `'${input}': the memory behind = is in MB, from 100 to 9999999`,
     }),
 )
   .transform((items) =>
@@ -97,6 +101,14 @@ export const trainingDevices = commaSeparated(
     (items) => new Set(items.map(({ name }) => name.startsWith('cpu'))).size <= 1,
     'names GPUs and places on the cores: a training has one kind of device',
   )
+/** Words as in a shell, kept as text. */
+export const shellText = z.string().superRefine((value, context) => {
+  try {
+    shellWords(value)
+  } catch (error) {
+    context.addIssue({ code: 'custom', message: (error as Error).message })
+  }
+})
 export const jsonObject = text.transform((value, context): Record<string, unknown> => {
   try {
     return z.record(z.string(), z.unknown()).parse(JSON.parse(value))

@@ -17,6 +17,7 @@ import {
   redisUrl,
   type Setting,
   setting,
+  shellText,
   storageUrl,
   text,
   trainingDevices,
@@ -183,7 +184,7 @@ export const settings = {
     'The Python interpreter that has vLLM, for TUNERY_ENGINE.',
   ),
   vllm_options: setting(
-    text.or(z.literal('')),
+    shellText,
     '',
     'Additional options for vLLM, such as --tensor-parallel-size 2; they take precedence over the service’s own.',
   ),
@@ -210,6 +211,12 @@ export const settings = {
     'What jobs train on, comma-separated: GPUs by number or UUID, or places on the cores, cpu0,cpu1. =MB behind ' +
       'one is the most memory that a training may take there: 0=40000,1. Each trains one job at a time. Empty: ' +
       'every NVIDIA GPU (of those in CUDA_VISIBLE_DEVICES, if it is set), else the cores, for one job.',
+  ),
+  training_may_pause_serving: setting(
+    boolean,
+    'false',
+    'Whether a training that needs more memory of a GPU than is free may put to sleep what vLLM serves there, until ' +
+      'it has ended; requests wait a minute, then get 503. See docs/guides/scale.md.',
   ),
   trainer_processes: setting(
     wholeNumber(1, 64),

@@ -5,8 +5,10 @@ import os from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
 import pino from 'pino'
+import { EngineClient } from '../../server/features/serving/engine/client.ts'
 import { createEngineHealth } from '../../server/features/serving/engine/health.ts'
-import { createEngineProcess } from '../../server/features/serving/engine/process.ts'
+import { createEngineProcess, type EngineInstance } from '../../server/features/serving/engine/process.ts'
+import { ServingSleep } from '../../server/features/serving/engine/sleep.ts'
 import { allowed } from '../support/allowed-time.ts'
 import { until } from '../support/client.ts'
 
@@ -36,6 +38,27 @@ test('an idle engine that is killed is restarted without a request, and no probl
   await stop()
   assert.ok(second.ended.aborted)
   assert.equal(engine.current(), undefined)
+})
+
+test('an engine that is started again gets the claims of trainings before it serves', async () => {
+  const options = ['--vllm', '/no/such/python']
+  const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-test-'))
+  const onStart = (started: EngineInstance) => sleep.begin(started)
+  const engine = createEngineProcess({ dataDir, threads: 1, options, onStart, log })
+  const client = new EngineClient(engine, log)
+  const sleep = new ServingSleep(engine, client, log)
+  const claimed = async () => JSON.parse((await client.read('/internal/claim_devices'))!).claims
+  const { pid } = await engine.instance()
+  const claim = { job: 'job_1', devices: ['GPU-1'], end: false }
+  await sleep.claim(claim.job, claim.devices, claim.end, new AbortController().signal)
+  assert.deepEqual(await claimed(), [claim])
+  process.kill(pid, 'SIGKILL')
+  await until('the next engine', async () => engine.current() && engine.current()!.pid !== pid)
+  assert.deepEqual(await claimed(), [claim])
+  sleep.release(claim.job)
+  await until('no claims', async () => (await claimed()).length === 0)
+  await engine.stop()
+  rmSync(dataDir, { recursive: true, force: true })
 })
 
 test('a failing start is reported as a problem until the engine starts', async () => {

@@ -1,12 +1,15 @@
 // Devices of trainings: which the machine has, on how many a job runs, and who holds which.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import pino from 'pino'
 import type { ResolvedConfig } from '../../contract/fine-tuning.ts'
 import type { NvidiaGpu } from '../../lib/nvidia-gpus.ts'
 import { readConfig } from '../../server/config.ts'
 import { Hub } from '../../server/features/hub/service.ts'
+import { createDevices } from '../../server/features/jobs/devices/index.ts'
 import { type Device, readDevices } from '../../server/features/jobs/devices/list.ts'
 import { needOf } from '../../server/features/jobs/devices/need.ts'
+import type { Serving } from '../../server/features/jobs/devices/pausing.ts'
 import { type Need, planFor } from '../../server/features/jobs/devices/plan.ts'
 import { DevicePool, type Place } from '../../server/features/jobs/devices/pool.ts'
 
@@ -56,6 +59,7 @@ test('a setting that names no device, one twice, or two kinds is refused', () =>
   for (const [value, message] of [
     ['gpu0', /'gpu0' is not a GPU's number or UUID, or cpu0/],
     ['0=x', /'0=x' is not a GPU's number/],
+    ['cpu0=1', /'cpu0=1': the memory behind = is in MB, from 100 to 9999999/],
     ['0,0=4000', /names a device twice/],
     ['0,cpu0', /names GPUs and places on the cores/],
   ] as const)
@@ -125,14 +129,16 @@ test('of a base of 7 billion weights three GPUs with 17 GB share the weights, an
   assert.match(String(runs('qlora', 4000, 2)), /Several devices cannot share a training by qlora/)
 })
 
-function poolOf(devices: Device[]) {
+function poolOf(devices: Device[], { serving, mayPause = true }: { serving?: Serving; mayPause?: boolean } = {}) {
   const released: string[][] = []
   const clock = { now: 0 }
   const onReleased = (ids: string[]) => void released.push(ids)
   const read = async () => ({ devices, missing: [] })
-  const pool = new DevicePool({ read, processes: 1, onReleased, now: () => clock.now })
-  const take = async (job_id: string, mb: number | null, account_id = 'acc') =>
-    pool.take({ job_id, account_id, need: need(mb) })
+  const now = () => clock.now
+  const pool = new DevicePool({ read, processes: 1, serving, mayPause, onReleased, now })
+  const { signal } = new AbortController()
+  const take = async (job_id: string, mb: number | null, account_id = 'acc', left_mb = 0) =>
+    pool.take({ job_id, account_id, need: need(mb), left_mb, signal })
   const hold = async (...request: Parameters<typeof take>): Promise<Place> => {
     const place = await take(...request)
     assert.ok('devices' in place, JSON.stringify(place))
@@ -197,4 +203,119 @@ test('a job that needs several devices gets them before jobs that came later, an
   assert.match(await waits('5', 10_000), /kept for a job/)
   clock.now += 100_000
   await hold('5', 10_000)
+})
+
+/** Serving on the device `a` of 80 GB: awake it takes 50 GB of it, asleep `kept_mb`, ended nothing. */
+function servedOn(a: Device, kept_mb: number, others_mb = 0) {
+  const calls: string[] = []
+  const starting: { devices: string[]; bytes: number }[] = []
+  const take = (mb: number) => {
+    a.free_mb = 80_000 - others_mb - mb
+  }
+  let isAwake = true
+  take(50_000)
+  const serving: Serving = {
+    awake: async () => (isAwake ? [{ id: 'base', devices: ['a'], bytes: 50e9 }] : []),
+    async claim(job_id, devices, end) {
+      calls.push(`${job_id} claims ${devices}${end ? ' whole' : ''}`)
+      isAwake = false
+      take(end ? 0 : kept_mb)
+    },
+    starting: async () => [...starting],
+    hold: (job_id, devices, bytes) => void calls.push(`${job_id} holds ${bytes / 1e6} of ${devices}`),
+    release(job_id) {
+      calls.push(`${job_id} releases`)
+      isAwake = true
+      take(50_000)
+    },
+  }
+  return { serving, calls, starting }
+}
+
+test('a training for which too little is free puts serving to sleep, and wakes it as it ends', async () => {
+  const a = device('a', 80_000)
+  const { serving, calls } = servedOn(a, 2000)
+  const { pool, clock, hold, waits } = poolOf([a], { serving })
+  const small = await hold('small', 20_000)
+  assert.equal(small.pauses_serving, false, 'what is free is enough')
+  small.release()
+  assert.deepEqual(calls.splice(0), ['small holds 30000 of a', 'small releases'])
+  const plan = (await pool.plan(need(60_000))) as Exclude<Awaited<ReturnType<typeof pool.plan>>, { refused: string }>
+  assert.equal(await pool.wouldPause(plan), true)
+  const [large, other] = await Promise.all([hold('large', 60_000), waits('other', 10_000)])
+  assert.match(other, /another job trains on a/, 'others see its device taken while serving falls asleep')
+  assert.deepEqual([large.pauses_serving, large.memory_mb], [true, 78_000])
+  const claimed = ['large claims a', 'large holds 78000 of a']
+  assert.deepEqual(calls, claimed)
+  large.release()
+  large.release()
+  assert.deepEqual(calls, [...claimed, 'large releases'])
+  assert.match(await waits('next', 60_000), /answers for a minute before it sleeps again/)
+  clock.now += 61_000
+  assert.equal((await hold('next', 60_000)).pauses_serving, true)
+})
+
+test('serving does not sleep where the operator does not allow it, or others have the memory', async () => {
+  const a = device('a', 80_000)
+  const { serving, calls } = servedOn(a, 2000)
+  const { pool, waits } = poolOf([a], { serving, mayPause: false })
+  assert.match(await waits('1', 60_000), /a has most free, 30.0 GB.*TUNERY_TRAINING_MAY_PAUSE_SERVING/)
+  const plan = { devices: 1, needed_mb: 60_000, available_mb: 76_000, sharded: false }
+  assert.equal(await pool.wouldPause(plan), false)
+  const b = device('a', 80_000)
+  const crowded = servedOn(b, 2000, 25_000)
+  const { waits: waitsThere } = poolOf([b], { serving: crowded.serving })
+  assert.match(await waitsThere('1', 60_000), /What is served there takes the rest\.$/)
+  assert.deepEqual([calls, crowded.calls], [[], []])
+})
+
+test('a vLLM that keeps too much memory asleep is ended', async () => {
+  const a = device('a', 80_000)
+  const { serving, calls } = servedOn(a, 30_000)
+  const { hold } = poolOf([a], { serving })
+  assert.equal((await hold('1', 60_000)).memory_mb, 80_000)
+  assert.deepEqual(calls, ['1 claims a', '1 claims a whole', '1 holds 80000 of a'])
+})
+
+test('serving that cannot be put to sleep is woken, and the job waits', async () => {
+  const a = device('a', 80_000)
+  const { serving, calls } = servedOn(a, 2000)
+  const claim = () => Promise.reject(new Error('the engine has ended'))
+  const { pool, waits } = poolOf([a], { serving: { ...serving, claim } })
+  assert.match(await waits('1', 60_000), /could not be put to sleep \(the engine has ended\)/)
+  assert.deepEqual(calls, ['1 releases'])
+  assert.equal((await pool.list())[0]!.job_id, null, 'its device is free again')
+})
+
+test('a training leaves memory to a vLLM that is to come, but not of what it needs itself', async () => {
+  const { hold } = poolOf([device('a', 80_000)])
+  const memory = async (mb: number, left_mb: number) => {
+    const place = await hold('1', mb, 'acc', left_mb)
+    place.release()
+    return place.memory_mb
+  }
+  assert.equal(await memory(20_000, 15_000), 65_000)
+  assert.equal(await memory(75_000, 15_000), 75_000)
+})
+
+test('what a vLLM that starts will take is not free, and it is told what a training may take', async () => {
+  const a = device('a', 80_000)
+  const { serving, calls, starting } = servedOn(a, 2000)
+  const { hold, waits } = poolOf([a], { serving, mayPause: false })
+  starting.push({ devices: ['a'], bytes: 15e9 })
+  assert.match(await waits('1', 20_000), /a has most free, 15.0 GB/)
+  starting.pop()
+  await hold('1', 20_000, 'acc', 8000)
+  assert.deepEqual(calls, ['1 holds 22000 of a'])
+})
+
+test('names of devices that the machine lacks are said as the service starts', async () => {
+  const lines: { missing?: string[]; msg: string }[] = []
+  const log = pino({ level: 'warn' }, { write: (line) => void lines.push(JSON.parse(line)) })
+  const config = readConfig({ TUNERY_TRAINING_DEVICES: '701,GPU-none', TUNERY_GPU: 'none' })
+  const hub = new Hub('/none', () => ({}) as never, {})
+  await createDevices({ config, hub, hasOthers: async () => false, serving: undefined, onReleased: () => {}, log })
+  const [line] = lines
+  assert.deepEqual([lines.length, line?.missing], [1, ['701', 'GPU-none']])
+  assert.match(line!.msg, /TUNERY_TRAINING_DEVICES names devices that this machine does not have: 701, GPU-none\./)
 })

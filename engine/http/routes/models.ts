@@ -4,6 +4,8 @@ import { z } from 'zod'
 import type { CpuThrottle } from '../../batching/cpu-throttle.ts'
 import type { MemoryLimits } from '../../batching/slot-sizes.ts'
 import type { Models } from '../../models/models.ts'
+import type { DeviceClaims } from '../../vllm/sleep.ts'
+import { sleepOf } from '../../vllm/vllm.ts'
 import { readBody, sendJson } from '../io.ts'
 import { servedContextLength } from '../prepare.ts'
 
@@ -29,6 +31,13 @@ const LoadModel = z.looseObject({
   ...projectorFile,
 })
 const UnloadModel = z.looseObject({ name: Name })
+const ClaimDevices = z.looseObject({
+  version: z.int(),
+  claims: z.array(z.object({ job: Name, devices: z.array(Name), end: z.boolean() })),
+  holds: z.array(z.object({ devices: z.array(Name), bytes: z.number().min(0) })).default([]),
+  grace_ms: z.number().min(0).max(3_600_000),
+  wait_ms: z.number().min(0).max(3_600_000),
+})
 const LeaveCores = z.looseObject({ share: z.number().min(0).max(0.9), for_ms: z.number().min(0).max(60_000) })
 
 /** Only the service sees file paths, sizes, and how many tokens there are to draft from. */
@@ -51,6 +60,7 @@ export function listModels(models: Models, limits: MemoryLimits, response: Serve
         eight_bits: served.model.is_eight_bit_copy,
         server: served.remote ? 'vllm' : 'engine',
         server_problem: served.remote_problem,
+        ...sleepOf(served),
       }),
     }))
   sendJson(response, 200, { object: 'list', data })
@@ -68,9 +78,14 @@ export async function unloadAdapter(models: Models, request: IncomingMessage, re
   sendJson(response, 200, { status: 'unloaded', lora_name })
 }
 
-export async function loadModel(models: Models, request: IncomingMessage, response: ServerResponse): Promise<void> {
+export async function loadModel(
+  models: Models,
+  claims: DeviceClaims,
+  request: IncomingMessage,
+  response: ServerResponse,
+): Promise<void> {
   const { name, path, ...options } = await readBody(request, LoadModel)
-  await models.loadBase(name, path, options)
+  await claims.whenAwake(() => models.loadBase(name, path, options))
   sendJson(response, 200, { status: 'loaded', name })
 }
 
@@ -88,5 +103,15 @@ export async function leaveCores(
 ): Promise<void> {
   const { share, for_ms } = await readBody(request, LeaveCores)
   cpuThrottle.yieldShare(share, for_ms)
+  sendJson(response, 200, { status: 'ok' })
+}
+
+/** Takes the claims of trainings on devices. Answers when the bases on them sleep. */
+export async function claimDevices(
+  claims: DeviceClaims,
+  request: IncomingMessage,
+  response: ServerResponse,
+): Promise<void> {
+  await claims.apply(await readBody(request, ClaimDevices))
   sendJson(response, 200, { status: 'ok' })
 }

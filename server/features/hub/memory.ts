@@ -160,7 +160,7 @@ const conversations = { count: 4, tokens: 2048 }
 const context_bytes = 48 * 1024 * 1024
 
 /** Bytes to answer from weights of `weights_bytes` to the first four conversations. */
-function servingBytes({ layers, kv_heads, head_size }: Shape, weights_bytes: number): number {
+export function servingBytes({ layers, kv_heads, head_size }: Shape, weights_bytes: number): number {
   const token_bytes = layers * kv_heads * 2 * head_size * 2
   return weights_bytes + context_bytes + conversations.count * conversations.tokens * token_bytes
 }

@@ -19,7 +19,16 @@ import {
   readConfig,
   readLocalBase,
 } from './local-base.ts'
-import { type Machine, needsOf, type RunSizes, type Sized, shapeOf, trainingBytes, withSizes } from './memory.ts'
+import {
+  type Machine,
+  needsOf,
+  type RunSizes,
+  type Sized,
+  servingBytes,
+  shapeOf,
+  trainingBytes,
+  withSizes,
+} from './memory.ts'
 import { methodsFor, projectorProblem, sightOf } from './methods.ts'
 import { type Candidate, machineResponse } from './recommend.ts'
 
@@ -235,6 +244,12 @@ export class Hub {
     const base = this.sizedOf(id)
     const bf16 = device === 'gpu' || this.options.machine.bf16
     return base && trainingBytes(base, method, { device, bf16 }, run)
+  }
+
+  /** Bytes of memory for the weights of a base in 16 bits and the first conversations; undefined as above. */
+  servingBytes(id: string): number | undefined {
+    const base = this.sizedOf(id)
+    return base && servingBytes(base.shape, 2 * base.parameters)
   }
 
   /** Throws invalid_request with the table's sentence where a job wants what failed with all models of its family. */

@@ -29,7 +29,7 @@ const Calibration = z.object({
 const TooLarge = z.object({ predicted_mb: z.number(), available_mb: z.number() })
 
 type Estimate = Omit<JobEstimate, 'price' | 'resolved_config'>
-type TrialResult = Omit<Estimate, 'devices'>
+type TrialResult = Omit<Estimate, 'devices' | 'pauses_serving'>
 
 export interface Estimator {
   /**
@@ -76,9 +76,10 @@ export function createEstimator({
   return {
     async estimate({ account_id, signal }, { base_model_id, config }, spec) {
       const plan = await devices?.plan(base_model_id, config)
-      if (plan && 'sharded' in plan && plan.sharded) return untried(plan)
+      const pauses_serving = plan && 'devices' in plan ? ((await devices?.wouldPause(plan)) ?? false) : false
+      if (plan && 'sharded' in plan && plan.sharded) return { ...untried(plan), pauses_serving }
       const trial = await inTurn(account_id, () => estimateCached(spec, signal), signal)
-      return { ...trial, devices: plan && 'devices' in plan ? plan.devices : 1 }
+      return { ...trial, devices: plan && 'devices' in plan ? plan.devices : 1, pauses_serving }
     },
   }
 }
@@ -93,7 +94,7 @@ const unknown = {
   tokens_per_second: null,
 }
 
-const untried = ({ devices, needed_mb, available_mb }: Plan): Estimate => ({
+const untried = ({ devices, needed_mb, available_mb }: Plan): Omit<Estimate, 'pauses_serving'> => ({
   fits: true,
   devices,
   peak_memory_mb: Math.round(needed_mb ?? 0),

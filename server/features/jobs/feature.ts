@@ -16,7 +16,7 @@ import type { TunedModels } from '../models/index.ts'
 import type { Usage } from '../usage/index.ts'
 import { createComplete } from './complete.ts'
 import { createCoreShare } from './core-share.ts'
-import { createDevices, type Devices } from './devices/index.ts'
+import { createDevices, type Devices, type Serving } from './devices/index.ts'
 import { createEstimator } from './estimate.ts'
 import type { TrainerHost } from './host.ts'
 import { createLocalHost } from './local-host.ts'
@@ -46,7 +46,12 @@ interface Needs {
   evaluations: Evaluations
   files: Files
   /** The engine, which shares the cores with the trainers. */
-  engine: { pid(): number | undefined; yieldCores(share: number, for_ms: number): Promise<void> }
+  engine: {
+    pid(): number | undefined
+    yieldCores(share: number, for_ms: number): Promise<void>
+    choice: { vllm: string | null }
+    sleep: Serving
+  }
   secrets: Secrets
   prepared: PreparedTrainer
 }
@@ -164,6 +169,8 @@ export async function createJobsFeature(
     : await createDevices({
         config,
         hub,
+        serving: needs.engine.choice.vllm === null ? undefined : needs.engine.sleep,
+        log,
         hasOthers: async () => (await context.servers.list()).length > 1,
         onReleased: (ids) =>
           void queue

@@ -19,7 +19,10 @@ export interface TrainerHost {
    * Takes the devices of this machine that an attempt at a job needs. `waits`: why it must wait, and whether devices
    * were given back since. `refused`: why it can never run here. Not there where jobs train on other machines.
    */
-  takePlace?(job: JobRow): Promise<Place | { waits: string; outdated(): boolean } | { refused: string }>
+  takePlace?(
+    job: JobRow,
+    signal: AbortSignal,
+  ): Promise<Place | { waits: string; outdated(): boolean } | { refused: string }>
   /** Trains until the trainer ends, or attaches to the run that an earlier attempt started. */
   train(claim: Claim, job: JobRow, run: Run): Promise<TrainerEnd>
   /** Whether a job has a run that continues without this process. */

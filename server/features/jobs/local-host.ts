@@ -42,8 +42,8 @@ export function createLocalHost({
 }: Options): TrainerHost {
   return {
     queues: false,
-    takePlace: ({ id, account_id, base_model_id, resolved_config_json }) =>
-      devices.take(id, account_id, base_model_id, readResolvedConfig(resolved_config_json)),
+    takePlace: ({ id, account_id, base_model_id, resolved_config_json }, signal) =>
+      devices.take(id, account_id, base_model_id, readResolvedConfig(resolved_config_json), signal),
     async train(claim, job, { stopping, stopRequested, turnOver, failed, place, env, log_fields, onEvent, onSlowed }) {
       const common = await specs.ofJob(job, claim)
       const spec = {

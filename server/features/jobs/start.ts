@@ -4,6 +4,7 @@ import { statusEvent } from '../../platform/events/event-streams.ts'
 import { recordEvent } from '../../platform/events/outbox.ts'
 import { withLease } from '../../platform/queue/lease-writes.ts'
 import type { Claim } from '../../platform/queue/queue.ts'
+import type { Place } from './devices/index.ts'
 import type { TrainerHost } from './host.ts'
 import { settleClock, startClock, stopClock } from './metering.ts'
 import { type AttemptContext, noRoom, pauseForRoom } from './outcomes.ts'
@@ -17,7 +18,7 @@ export async function startJob(
   context: AttemptContext,
   host: Pick<TrainerHost, 'queues' | 'hasRun'>,
   claim: Claim,
-  devices?: readonly string[],
+  place?: StartPlace,
 ): Promise<store.JobRow | undefined> {
   return withLease(context, claim, async (trx) => {
     const job = await store.findJobUnscoped(trx, claim.ref)
@@ -54,10 +55,12 @@ export async function startJob(
     }
     // Its worker died: the lease expired, or this server has just taken over the database of a killed one.
     if (job.status === 'running') await store.appendEvents(trx, job.id, [statusEvent('queued', lostWorker)], time)
-    await markRunning(trx, job.id, claim.attempt, time, devices)
+    await markRunning(trx, job.id, claim.attempt, time, place)
     return job
   })
 }
+
+type StartPlace = Pick<Place, 'devices' | 'pauses_serving'>
 
 const lostWorker = 'The worker of this job ended before the job did; it resumes from its last checkpoint.'
 
@@ -67,13 +70,15 @@ export async function markRunning(
   id: string,
   attempt: number,
   time: number,
-  devices?: readonly string[],
+  place?: StartPlace,
 ): Promise<void> {
   const job = (await store.findJobUnscoped(trx, id))!
   await startClock(trx, job, time)
-  const on = devices?.length ? ` on ${devices.join(', ')}` : ''
-  const message = attempt === 1 ? `The job is running${on}.` : `The job is running again${on} (attempt ${attempt}).`
-  const data = { attempt, ...(devices?.length && { devices }) }
+  const { devices = [], pauses_serving = false } = place ?? {}
+  const on = devices.length > 0 ? ` on ${devices.join(', ')}` : ''
+  const running = attempt === 1 ? `The job is running${on}.` : `The job is running again${on} (attempt ${attempt}).`
+  const message = pauses_serving ? `${running} What is served there sleeps until its trainer ends.` : running
+  const data = { attempt, ...(devices.length > 0 && { devices }), ...(pauses_serving && { pauses_serving }) }
   await store.appendEvents(trx, id, [statusEvent('running', message, data)], time)
   await store.updateJob(trx, id, { status: 'running', slowed_by: null, started_at: job.started_at ?? time })
   if (job.started_at === null)

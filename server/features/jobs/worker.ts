@@ -50,12 +50,12 @@ export async function workOnJob(worker: JobWorker, claim: Claim, turn: Turn): Pr
   if (!releaseSlot) return
   let place: Place | undefined
   try {
-    const found = job && trains(job) ? await worker.host.takePlace?.(job) : undefined
+    const found = job && trains(job) ? await worker.host.takePlace?.(job, turn.interrupted) : undefined
     if (found && 'waits' in found) return await waitForDevices(worker.context, claim, job!, found)
     if (found && 'refused' in found)
       return await fail(worker.context, claim, job!, { code: 'out_of_memory', message: found.refused })
     place = found
-    const started = await startJob(worker.context, worker.host, claim, place?.devices)
+    const started = await startJob(worker.context, worker.host, claim, place)
     if (started) await attempt(worker, claim, started, turn, place)
   } finally {
     place?.release()
@@ -149,7 +149,11 @@ async function train(
       }),
     Result,
     report,
-  ).finally(turn.end)
+  ).finally(() => {
+    void turn.end()
+    // The trainer has ended. Its result is compared with what is served, which may sleep for it.
+    place?.release()
+  })
   await ended()
   return { end, ...signals }
 }

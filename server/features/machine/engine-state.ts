@@ -22,6 +22,7 @@ const Models = z.object({
       bytes: z.number(),
       server: z.enum(['engine', 'vllm']),
       server_problem: z.string().nullable(),
+      asleep_for: z.string().nullish(),
     }),
   ),
 })
@@ -71,7 +72,13 @@ export function createEngineState(
       pid: pid ?? null,
       memory_bytes: value('process_resident_memory_bytes') ?? null,
       context_bytes: value('kv_cache_bytes') ?? null,
-      models: models.map(({ id, parent, ...model }) => ({ id, name: names.get(id) ?? null, base: parent, ...model })),
+      models: models.map(({ id, parent, asleep_for = null, ...model }) => ({
+        id,
+        name: names.get(id) ?? null,
+        base: parent,
+        asleep_for,
+        ...model,
+      })),
       chosen: engine.choice.vllm === null ? 'engine' : 'vllm',
       chosen_why: engine.choice.why,
       running: value('sequences_running') ?? 0,

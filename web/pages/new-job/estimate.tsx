@@ -132,8 +132,19 @@ export function InvalidRows({ count, datasetId }: { count: number | undefined; d
 }
 
 function Figures({ estimate, datasetId }: { estimate: JobEstimate; datasetId: string | null }) {
-  const { fits, seconds, price, peak_memory_mb, available_memory_mb, devices, tokens, steps, rows, tokens_per_second } =
-    estimate
+  const {
+    fits,
+    pauses_serving,
+    seconds,
+    price,
+    peak_memory_mb,
+    available_memory_mb,
+    devices,
+    tokens,
+    steps,
+    rows,
+    tokens_per_second,
+  } = estimate
   const { cut_rows, no_learned_rows, resolved_config } = estimate
   const max_length = resolved_config.training_config.max_length.value
   const share = available_memory_mb > 0 ? peak_memory_mb / available_memory_mb : 1
@@ -155,10 +166,15 @@ function Figures({ estimate, datasetId }: { estimate: JobEstimate; datasetId: st
         <Progress
           label="Peak memory of free memory"
           value={share}
-          tone={!fits ? 'bad' : share > 0.85 ? 'warn' : 'accent'}
+          tone={!fits && !pauses_serving ? 'bad' : share > 0.85 ? 'warn' : 'accent'}
         />
       </div>
-      {!fits && (
+      {pauses_serving && (
+        <Notice tone="warn" title="Puts serving to sleep">
+          Too little memory is free. What is served there sleeps until the training has ended, and wakes then.
+        </Notice>
+      )}
+      {!fits && !pauses_serving && (
         <Notice tone="bad" title="Not enough free memory">
           Try a smaller batch size or max length, QLoRA, or a smaller model.
         </Notice>

@@ -133,6 +133,15 @@ function Engine({ machine: { engine } }: { machine: MachineState }) {
               </Notice>
             ),
         )}
+        {engine.models.map(
+          ({ id, name, base, asleep_for }) =>
+            asleep_for &&
+            base === null && (
+              <Notice key={id} tone="warn">
+                {name ?? id} sleeps while {asleep_for} trains. Requests for it wait a minute, then get 503.
+              </Notice>
+            ),
+        )}
         <Facts
           facts={[
             ['Answers', `${formatCount(engine.running)} running, ${formatCount(engine.waiting)} waiting`],

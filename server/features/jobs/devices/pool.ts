@@ -1,6 +1,7 @@
 // Which training holds which device of this machine. The record is in memory alone: trainers end with the process that
 // has it, so after a restart nobody holds any.
 import type { Device, DeviceList } from './list.ts'
+import { fits, Pausing, type Serving } from './pausing.ts'
 import { gigabytes, type Need, type Plan, planFor } from './plan.ts'
 
 /** A training's hold on its devices. */
@@ -13,8 +14,10 @@ export interface Place {
   processes: number
   /** Whether they share the weights. */
   sharded: boolean
-  /** What each has free for it; null: not known. */
+  /** What it may take of each; null: not known. */
   memory_mb: number | null
+  /** Whether what is served on them sleeps until they are given back. */
+  pauses_serving: boolean
   /** Gives the devices back. Only the first call counts. */
   release(): void
 }
@@ -23,6 +26,10 @@ interface Request {
   job_id: string
   account_id: string
   need: Need
+  /** Memory of a device that it leaves to serving where there is more than it needs. */
+  left_mb: number
+  /** Aborts when the service stops. */
+  signal: AbortSignal
 }
 
 /** A job that waits for several devices at once. */
@@ -44,6 +51,10 @@ interface Options {
   read(): Promise<DeviceList>
   /** TUNERY_TRAINER_PROCESSES. */
   processes: number
+  /** What is served on the devices; undefined: nothing that can sleep. */
+  serving?: Serving | undefined
+  /** TUNERY_TRAINING_MAY_PAUSE_SERVING. */
+  mayPause?: boolean
   /** The devices of these waiting jobs may be free now. */
   onReleased(job_ids: string[]): void
   now?: () => number
@@ -55,10 +66,13 @@ export class DevicePool {
   /** Jobs that found no room, first come first. */
   private readonly refused = new Map<string, number>()
   private readonly waiting = new Map<string, Waiting>()
+  private readonly pausing: Pausing | undefined
   private taking: Promise<unknown> = Promise.resolve()
 
   constructor(options: Options) {
     this.options = options
+    const { serving, read, now = Date.now } = options
+    this.pausing = serving && new Pausing({ serving, read, now })
   }
 
   /** How many devices have a training. */
@@ -79,10 +93,20 @@ export class DevicePool {
   }
 
   /** Takes devices for an attempt at a job, or says why it waits. One request is answered after the other. */
-  take(request: Request): Promise<Place | { waits: string } | { refused: string }> {
+  async take(request: Request): Promise<Place | { waits: string } | { refused: string }> {
     const taken = this.taking.then(() => this.takeNow(request))
     this.taking = taken.catch(() => {})
-    return taken
+    const found = await taken
+    // Others need not wait until the last answers have ended.
+    return 'plan' in found ? this.pauseServing(request, found) : found
+  }
+
+  /** Whether a job with this plan would put serving to sleep, if it began now. */
+  async wouldPause(plan: Plan): Promise<boolean> {
+    if (!this.pausing || !this.options.mayPause) return false
+    const { devices } = await this.options.read()
+    const roomy = devices.filter(({ free_mb }) => fits(plan, free_mb)).length
+    return roomy < plan.devices && roomy + (await this.pausing.candidates(plan, devices)).length >= plan.devices
   }
 
   /** The environment of a trial run: on a device that nobody holds, if there is one. */
@@ -105,10 +129,13 @@ export class DevicePool {
     return devices.map((device) => ({ ...device, job_id: this.holders.get(device.name)?.job_id ?? null }))
   }
 
-  private async takeNow(request: Request): Promise<Place | { waits: string } | { refused: string }> {
+  private async takeNow(
+    request: Request,
+  ): Promise<Place | { waits: string } | { refused: string } | { plan: Plan; devices: Device[] }> {
     const { job_id, account_id, need } = request
     const { now = Date.now, processes } = this.options
-    const { devices, missing } = await this.options.read()
+    const list = await this.options.read()
+    const { devices, missing } = (await this.pausing?.withoutStarting(list)) ?? list
     if (devices.length === 0) return this.wait(request, `The job waits: this machine has no GPU ${missing.join(', ')}.`)
     const plan = planFor(need, devices, processes)
     if ('refused' in plan) {
@@ -122,34 +149,67 @@ export class DevicePool {
     const roomy = unheld.filter(({ free_mb }) => fits(plan, free_mb))
     const earlier = this.reservedBefore(job_id)
     if (unheld.length - earlier < plan.devices) return this.wait(request, allTaken(plan, devices, unheld, earlier))
-    if (roomy.length < plan.devices) return this.wait(request, tooFull(plan, unheld))
+    const candidates = roomy.length < plan.devices ? await this.pausing?.candidates(plan, unheld) : undefined
+    const all = [...roomy, ...(candidates ?? []).filter((device) => !roomy.includes(device))]
+    if (all.length < plan.devices) return this.wait(request, tooFull(plan, unheld))
+    const refusal = candidates && this.whyNotPause(job_id)
+    if (refusal) return this.wait(request, `${tooFull(plan, unheld)} ${refusal}`)
     this.waiting.delete(job_id)
     this.refused.delete(job_id)
     // The smallest that will do, so that larger jobs find room; among these the one that others use least.
     const order = (device: Device) => device.memory_mb ?? Number.POSITIVE_INFINITY
-    return this.hold(
-      request,
-      plan,
-      roomy.toSorted((a, b) => order(a) - order(b) || freeOf(b) - freeOf(a)).slice(0, plan.devices),
-    )
+    const chosen = all
+      .toSorted((a, b) => order(a) - order(b) || freeOf(b) - freeOf(a))
+      .toSorted((a, b) => Number(!roomy.includes(a)) - Number(!roomy.includes(b)))
+      .slice(0, plan.devices)
+    for (const { name } of chosen) this.holders.set(name, request)
+    return candidates ? { plan, devices: chosen } : this.placeOf(request, plan, chosen, false)
   }
 
-  private hold(request: Request, plan: Plan, devices: Device[]): Place {
-    for (const { name } of devices) this.holders.set(name, request)
+  /** Why serving is not put to sleep for a job that would then have room; undefined: it may be. */
+  private whyNotPause(job_id: string): string | undefined {
+    return this.options.mayPause
+      ? this.pausing!.refusal(job_id)
+      : 'The operator can let trainings put it to sleep (TUNERY_TRAINING_MAY_PAUSE_SERVING).'
+  }
+
+  private async pauseServing(
+    request: Request,
+    { plan, devices }: { plan: Plan; devices: Device[] },
+  ): Promise<Place | { waits: string }> {
+    const roomy = await this.pausing!.pause(request.job_id, plan, devices, request.signal)
+    if (typeof roomy !== 'string') return this.placeOf(request, plan, roomy, true)
+    this.free(devices)
+    return this.wait(request, roomy)
+  }
+
+  private free(devices: readonly Device[]): void {
+    for (const { name } of devices) this.holders.delete(name)
+    this.options.onReleased([...this.refused.keys()])
+    this.refused.clear()
+  }
+
+  private placeOf(request: Request, plan: Plan, devices: Device[], pauses_serving: boolean): Place {
     let released = false
+    const free_mb = Math.min(...devices.map(freeOf))
+    // What sleeps needs nothing until the training has ended.
+    const left_mb = pauses_serving ? 0 : request.left_mb
     const onCores = devices.every(({ on }) => on === 'cpu')
+    const memory_mb = finite(Math.max(free_mb - left_mb, Math.min(free_mb, plan.needed_mb ?? free_mb)))
+    this.pausing?.hold(request.job_id, devices, memory_mb)
     return {
       devices: devices.flatMap(({ name, visible }) => (visible === undefined ? [] : [name])),
       env: envOf(devices),
       processes: onCores && !plan.sharded ? this.options.processes : devices.length,
       sharded: plan.sharded,
-      memory_mb: finite(Math.min(...devices.map(freeOf))),
+      memory_mb,
+      pauses_serving,
       release: () => {
         if (released) return
         released = true
-        for (const { name } of devices) this.holders.delete(name)
-        this.options.onReleased([...this.refused.keys()])
-        this.refused.clear()
+        if (pauses_serving) this.pausing!.resume(request.job_id)
+        else this.pausing?.release(request.job_id)
+        this.free(devices)
       },
     }
   }
@@ -179,8 +239,6 @@ export class DevicePool {
 
 const freeOf = ({ free_mb }: Device) => free_mb ?? Number.POSITIVE_INFINITY
 const finite = (mb: number) => (mb === Number.POSITIVE_INFINITY ? null : mb)
-const fits = ({ needed_mb }: Plan, free_mb: number | null) =>
-  needed_mb === null || free_mb === null || needed_mb <= free_mb
 
 function envOf(devices: readonly Device[]): Record<string, string> {
   const visible = devices.flatMap((device) => (device.visible === undefined ? [] : [device.visible]))

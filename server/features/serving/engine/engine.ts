@@ -5,6 +5,7 @@ import { type Config, ConfigError } from '../../../config.ts'
 import { EngineClient } from './client.ts'
 import { createEngineHealth } from './health.ts'
 import { createEngineProcess, engineOptions } from './process.ts'
+import { ServingSleep } from './sleep.ts'
 import type { WeightFiles } from './weight-files.ts'
 
 export type Engine = ReturnType<typeof createEngine>
@@ -23,13 +24,15 @@ export function createEngine({ config, dataDir, threads, files, log }: Options) 
   const choice = chooseEngine(config)
   if (config.engine === 'vllm' && choice.problem) throw new ConfigError(choice.problem)
   const options = [...engineOptions(config), ...vllmOptions(choice, config)]
-  const process = createEngineProcess({ dataDir, threads, options, log })
+  const process = createEngineProcess({ dataDir, threads, options, onStart: (started) => sleep.begin(started), log })
   const client = new EngineClient(process, log, files)
+  const sleep = new ServingSleep(process, client, log)
   const health = createEngineHealth(process, client, log)
   /** Replicas of deployments on the same cores. */
   const others = new Set<Pick<EngineClient, 'yieldCores'>>()
   return {
     client,
+    sleep,
     /** What computes, and why. */
     choice,
     /** Starts it ahead of the first request. */

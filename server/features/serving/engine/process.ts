@@ -61,6 +61,8 @@ interface Options {
   env?: NodeJS.ProcessEnv
   /** The cores that it may use. */
   cores?: readonly number[] | undefined
+  /** Called with each process before it gets a request. */
+  onStart?: (instance: EngineInstance) => Promise<void>
   /** Whether another is started when it dies. If not, it runs once: `instance` rejects afterwards. */
   restarts?: boolean
   log: Logger
@@ -74,6 +76,7 @@ export function createEngineProcess({
   env = {},
   cores,
   restarts = true,
+  onStart = async () => {},
   log,
 }: Options): EngineProcess {
   let current: { child: Child; instance: Promise<EngineInstance>; running?: EngineInstance } | undefined
@@ -151,7 +154,14 @@ export function createEngineProcess({
         clearTimeout(timer)
         lastProblem = undefined
         const pool = createConnectionPool({ socketPath: socket }, Number.POSITIVE_INFINITY)
-        resolve({ socket, pool, pid: child.pid!, ended: exited.signal })
+        const running = { socket, pool, pid: child.pid!, ended: exited.signal }
+        onStart(running).then(
+          () => resolve(running),
+          (error) => {
+            child.kill('SIGKILL')
+            reject(error)
+          },
+        )
       })
     })
     const started: typeof current = { child, instance }

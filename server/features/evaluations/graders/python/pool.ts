@@ -71,9 +71,7 @@ class SandboxPool implements PythonGraders {
     this.processes = processes
     this.limits = limits
     this.idle_ms = idle_ms
-    // One account leaves a process to others: a call may take as long as it may.
-    const at_once_per_account = Math.max(1, processes - 1)
-    this.inTurn = createFairQueue({ at_once: Math.max(1, processes), at_once_per_account })
+    this.inTurn = createFairQueue({ at_once: Math.max(1, processes) })
   }
 
   grade(grader: PythonSource, values: PythonValues, signal: AbortSignal): Promise<number> {
