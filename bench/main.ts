@@ -25,6 +25,7 @@ const benches: Record<string, [command: string, ...args: string[]]> = {
   beside: [process.execPath, 'bench/beside/main.ts'],
   busy: [process.execPath, 'bench/busy/main.ts'],
   steps: [process.execPath, 'bench/steps/main.ts'],
+  attention: [process.execPath, 'bench/steps/attention.ts'],
   batches: [process.execPath, 'bench/batches.ts'],
   tracing: [process.execPath, 'bench/tracing.ts'],
   servers: [process.execPath, 'bench/scale/servers.ts'],

@@ -35,6 +35,8 @@ export interface Args {
   fixed_weights: boolean
   /** Disk space that copies of weights leave free. */
   min_free_bytes: number
+  /** Keep keys and values in eight bits where our own kernels read them. */
+  eight_bit_cache: boolean
   /** Compute with our own kernels where they are installed and run on this processor. */
   kernels: boolean
   /** Parse control tokens in callers' messages as control tokens instead of text. */
@@ -51,7 +53,7 @@ export const usage =
   'node engine/main.ts [--listen HOST:PORT | unix:/path.sock] [--model NAME=FILE.gguf]... ' +
   '[--projector FILE.gguf] [--adapter NAME=FILE.gguf]... [--adapter-projector NAME=FILE.gguf]... ' +
   '[--api-key-file FILE] [--grace-seconds N] [--threads N] [--lib DIR] [--parent-pipe] [--slots N] [--cache-mb N] ' +
-  '[--min-free-disk-mb N] [--no-speculation] [--no-eight-bits] [--fixed-weights] [--no-kernels] ' +
+  '[--min-free-disk-mb N] [--eight-bit-cache] [--no-speculation] [--no-eight-bits] [--fixed-weights] [--no-kernels] ' +
   '[--parse-control-tokens] [--vllm PYTHON] [--vllm-options TEXT] [--vllm-sleep]'
 
 const listenDefault = '127.0.0.1:8000'
@@ -78,6 +80,7 @@ export function parseCommandLine(argv: string[]): Args {
       'cache-mb': { type: 'string' },
       'no-speculation': { type: 'boolean', default: false },
       'no-eight-bits': { type: 'boolean', default: false },
+      'eight-bit-cache': { type: 'boolean', default: false },
       'fixed-weights': { type: 'boolean', default: false },
       'min-free-disk-mb': { type: 'string' },
       'no-kernels': { type: 'boolean', default: false },
@@ -119,6 +122,7 @@ export function parseCommandLine(argv: string[]): Args {
     cache_bytes: values['cache-mb'] === undefined ? null : 1e6 * positive('--cache-mb', values['cache-mb'], 1),
     speculation: !values['no-speculation'],
     eight_bits: !values['no-eight-bits'],
+    eight_bit_cache: values['eight-bit-cache'],
     fixed_weights: values['fixed-weights'],
     min_free_bytes: 1e6 * positive('--min-free-disk-mb', values['min-free-disk-mb'], minFreeDiskMbDefault),
     kernels: !values['no-kernels'],

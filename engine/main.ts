@@ -31,7 +31,7 @@ import { type ComputeThreads, createComputeThreads } from './llama/compute-threa
 import { loadFastestFormat, openCopy } from './llama/eight-bit-weights.ts'
 import { addKernels } from './llama/kernels.ts'
 import { type Library, openLibrary, returnFreedBlocks } from './llama/library.ts'
-import { freeModel, loadModel } from './llama/model.ts'
+import { freeModel, loadModel, useEightBitCache } from './llama/model.ts'
 import { type Adapters, createAdapters, type ReadDrafts } from './models/adapters.ts'
 import { type Drafts, readDrafts } from './models/draft-file.ts'
 import { createEightBitsMaker } from './models/eight-bits.ts'
@@ -237,6 +237,7 @@ function createLoader(
   const openModel = async (path: string, vocab_only = false) => {
     const model = await loadModel(library, path, vocab_only)
     model.parse_control_tokens = args.parse_control_tokens
+    if (ownKernels && args.eight_bit_cache && !vocab_only) useEightBitCache(library, model)
     endAsTemplate(model)
     return model
   }

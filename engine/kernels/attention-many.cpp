@@ -22,8 +22,8 @@ template <int D> void transpose_queries(const float * const * q, float (*to)[row
 }
 
 /** A row of the cache in 32 bits; zeros for one that nobody sees, as it may never have been written. */
-template <int D> void widen_row(const char * from, bool is_seen, float * to) {
-    for (int i = 0; i < D; i += 16) store(to + i, is_seen ? widen((const uint16_t *) from + i) : all(0));
+template <int D, typename Rows> void widen_row(const char * from, bool is_seen, float * to) {
+    for (int i = 0; i < D; i += 16) store(to + i, is_seen ? Rows::load(from, i) : all(0));
 }
 
 /**
@@ -85,7 +85,7 @@ lanes sum_of(lanes * w) {
     return w[0];
 }
 
-template <int D>
+template <int D, typename Rows>
 void attend(const view & cache, const float * const * q, const uint16_t * const * mask, int64_t begin, int64_t end,
             partial & out) {
     // Rows whose sums of values are in registers, and 16 numbers of each.
@@ -111,8 +111,8 @@ void attend(const view & cache, const float * const * q, const uint16_t * const 
         if (!seen) continue;
         for (int j = 0; j < keys; j++) {
             const bool is_seen = seen >> j & 1;
-            widen_row<D>(cache.k + (at + j) * cache.k_stride, is_seen, key[j]);
-            widen_row<D>(cache.v + (at + j) * cache.v_stride, is_seen, value[j]);
+            widen_row<D, Rows>(cache.k + (at + j) * cache.k_stride, is_seen, key[j]);
+            widen_row<D, Rows>(cache.v + (at + j) * cache.v_stride, is_seen, value[j]);
         }
         for (int j = 0; j < keys; j += tile_keys)
             for (int row = 0; row < rows_many; row += tile_vectors * width)
@@ -170,16 +170,20 @@ void attend(const view & cache, const float * const * q, const uint16_t * const 
     }
 }
 
-}  // namespace
-
-attend_many_function attend_many_for(int64_t length) {
+template <typename Rows> attend_function attend_for(int64_t length) {
     switch (length) {
-        case 64: return attend<64>;
-        case 80: return attend<80>;
-        case 96: return attend<96>;
-        case 128: return attend<128>;
-        case 192: return attend<192>;
-        case 256: return attend<256>;
+        case 64: return attend<64, Rows>;
+        case 80: return Rows::block == 1 ? attend<80, half_rows> : nullptr;
+        case 96: return attend<96, Rows>;
+        case 128: return attend<128, Rows>;
+        case 192: return attend<192, Rows>;
+        case 256: return attend<256, Rows>;
         default: return nullptr;
     }
+}
+
+}  // namespace
+
+attend_function attend_many_for(int64_t length, int type) {
+    return type == ggml_type_q8_0 ? attend_for<eight_bit_cache_rows>(length) : attend_for<half_rows>(length);
 }

@@ -1,4 +1,4 @@
-// Attention to a KV cache in 16 bits, on x64 processors.
+// Attention to a KV cache in 16 or in eight bits, on x64 processors.
 //
 // ggml reads the cache once for each query head and adds values up in 16 bits. Here four or 32 rows (the query heads
 // that share keys in grouped-query attention, and tokens of a sequence) read 16 keys together, and sums have 32 bits.
@@ -18,13 +18,13 @@ constexpr int length_max = 256;  // of a head
 constexpr int keys_together = 16 / width;
 
 /** `R` rows with the keys from `begin` to `end`. */
-template <int D, int R>
+template <int D, int R, typename Rows>
 void attend(const view & cache, const float * const * q, const uint16_t * const * mask, int64_t begin, int64_t end,
             partial & out) {
     static_assert(D <= length_max);
     constexpr int V = D / 16, S = slices_for(D, R), J = keys_together;
     // Stands for a key that nobody sees, as it may never have been written.
-    static constexpr uint16_t unseen[length_max] = {};
+    static constexpr char unseen[2 * length_max] = {};
     lanes                     sum[R][V];
     float                     max[R], total[R];
     for (int r = 0; r < R; r++) {
@@ -43,7 +43,7 @@ void attend(const view & cache, const float * const * q, const uint16_t * const 
         if (!seen) continue;
         // The next keys and values: rows of other heads lie between them, so the processor sees no stream by itself.
         for (int64_t j = at + keys; j < std::min(end, at + 2 * keys); j++)
-            for (int line = 0; line < D * 2; line += 64) {
+            for (int line = 0; line < Rows::bytes(D); line += 64) {
                 prefetch_line(cache.k + j * cache.k_stride + line);
                 prefetch_line(cache.v + j * cache.v_stride + line);
             }
@@ -54,18 +54,18 @@ void attend(const view & cache, const float * const * q, const uint16_t * const 
                     for (int t = 0; t < J; t++) products[r][j + t] = all_vector(0);
                 continue;
             }
-            const uint16_t * key[J];
+            const char * key[J];
             for (int t = 0; t < J; t++)
-                key[t] = seen >> (j + t) & 1 ? (const uint16_t *) (cache.k + (at + j + t) * cache.k_stride) : unseen;
+                key[t] = seen >> (j + t) & 1 ? cache.k + (at + j + t) * cache.k_stride : unseen;
             vector product[R][J];
             for (int t = 0; t < J; t++) {
-                const vector k = widen_vector(key[t]);
+                const vector k = Rows::load_some(key[t], 0);
                 for (int r = 0; r < R; r++) product[r][t] = multiply(k, load_vector(q[r]));
             }
 #pragma GCC unroll 8
             for (int i = width; i < D; i += width)
                 for (int t = 0; t < J; t++) {
-                    const vector k = widen_vector(key[t] + i);
+                    const vector k = Rows::load_some(key[t], i);
                     for (int r = 0; r < R; r++)
                         product[r][t] = multiply_add(k, load_vector(q[r] + i), product[r][t]);
                 }
@@ -97,9 +97,9 @@ void attend(const view & cache, const float * const * q, const uint16_t * const 
                 for (int i = 0; i < S; i++) some[r][i] = sum[r][s + i];
             for (int j = 0; j < count; j++) {
                 if (!(seen >> j & 1)) continue;
-                const auto * value = (const uint16_t *) (cache.v + (at + j) * cache.v_stride) + 16 * s;
+                const char * value = cache.v + (at + j) * cache.v_stride;
                 for (int i = 0; i < S; i++) {
-                    const lanes v = widen(value + 16 * i);
+                    const lanes v = Rows::load(value, 16 * (s + i));
                     for (int r = 0; r < R; r++) some[r][i] = multiply_add(v, all(weight[r][j]), some[r][i]);
                 }
             }
@@ -114,49 +114,58 @@ void attend(const view & cache, const float * const * q, const uint16_t * const 
     }
 }
 
-using attend_function =
-    void (*)(const view &, const float * const *, const uint16_t * const *, int64_t, int64_t, partial &);
-
-template <int D> attend_function attend_for(int count) {
+template <int D, typename Rows> attend_function attend_for(int count) {
     switch (count) {
-        case 1: return attend<D, 1>;
-        case 2: return attend<D, 2>;
-        case 3: return attend<D, 3>;
-        default: return attend<D, 4>;
+        case 1: return attend<D, 1, Rows>;
+        case 2: return attend<D, 2, Rows>;
+        case 3: return attend<D, 3, Rows>;
+        default: return attend<D, 4, Rows>;
     }
 }
 
-attend_function attend_for(int64_t length, int count) {
+template <typename Rows> attend_function attend_for(int64_t length, int count) {
     switch (length) {
-        case 64: return attend_for<64>(count);
-        case 80: return attend_for<80>(count);
-        case 96: return attend_for<96>(count);
-        case 128: return attend_for<128>(count);
-        case 192: return attend_for<192>(count);
-        case 256: return attend_for<256>(count);
+        case 64: return attend_for<64, Rows>(count);
+        case 80: return Rows::block == 1 ? attend_for<80, half_rows>(count) : nullptr;
+        case 96: return attend_for<96, Rows>(count);
+        case 128: return attend_for<128, Rows>(count);
+        case 192: return attend_for<192, Rows>(count);
+        case 256: return attend_for<256, Rows>(count);
         default: return nullptr;
     }
+}
+
+attend_function attend_for(int64_t length, int type, int count) {
+    return type == ggml_type_q8_0 ? attend_for<eight_bit_cache_rows>(length, count) :
+                                    attend_for<half_rows>(length, count);
 }
 
 /** Rows that share keys, and how they are divided into tasks. */
 struct division {
     int64_t sharing;  // query heads with the same keys
     int64_t rows;     // pairs of such a head and a token
-    int64_t many;     // groups of rows_many
-    int64_t groups;   // these, and the rest in groups of rows_few
-    int64_t tasks;    // groups of all heads of keys and of all streams
-    int64_t parts;    // of the keys
-    bool    is_split;  // each part is a unit of work: there are too few tasks for the threads
+    attend_tiles_function tiles;  // null: without them
+    int64_t most, few;  // rows of a group, and of one of the rest
+    int64_t many;       // groups of the most rows
+    int64_t groups;     // these, and the rest
+    int64_t tasks;      // groups of all heads of keys and of all streams
+    int64_t parts;      // of the keys
+    bool    is_split;   // each part is a unit of work: there are too few tasks for the threads
+    size_t  partial_bytes;
 
     division(const ggml_tensor * op, int threads) {
         const ggml_tensor *q = op->src[0], *k = op->src[1];
         sharing  = q->ne[2] / k->ne[2];
         rows     = sharing * q->ne[1];
-        many     = rows / rows_many;
-        groups   = many + (rows % rows_many + rows_few - 1) / rows_few;
+        tiles    = attend_tiles_for(q->ne[0], k->type);
+        most     = tiles ? rows_tiles : rows_many;
+        few      = tiles ? rows_tiles : rows_few;
+        many     = rows / most;
+        groups   = many + (rows % most + few - 1) / few;
         tasks    = groups * k->ne[2] * q->ne[3];
         parts    = (k->ne[1] + part_keys - 1) / part_keys;
         is_split = parts > 1 && tasks < 4 * threads;
+        partial_bytes = partial::bytes(q->ne[0], std::min(most, (rows + 15) / 16 * 16));
     }
 };
 
@@ -178,15 +187,15 @@ class group {
         v(op->src[2]),
         mask(op->src[3]),
         by(by),
-        first(std::min(task % by.groups, by.many) * rows_many +
-              std::max<int64_t>(0, task % by.groups - by.many) * rows_few),
+        first(std::min(task % by.groups, by.many) * by.most +
+              std::max<int64_t>(0, task % by.groups - by.many) * by.few),
         head_of_keys(task / by.groups % op->src[1]->ne[2]),
         stream(task / (by.groups * op->src[1]->ne[2])),
-        count((int) std::min(task % by.groups < by.many ? rows_many : rows_few, by.rows - first)) {}
+        count((int) std::min(task % by.groups < by.many ? by.most : by.few, by.rows - first)) {}
 
     void attend(int64_t part, partial & out) const {
-        const float *    query[rows_many];
-        const uint16_t * seen[rows_many];
+        const float *    query[rows_tiles];
+        const uint16_t * seen[rows_tiles];
         for (int r = 0; r < count; r++) {
             const int64_t head = head_of(r), token = token_of(r);
             query[r] = (const float *) ((char *) q->data + token * q->nb[1] + head * q->nb[2] + stream * q->nb[3]);
@@ -201,7 +210,9 @@ class group {
         view          cache  = { k_data, v_data, k->nb[1], v->nb[1], 0 };
         memcpy(&cache.scale, op->op_params, sizeof(cache.scale));
         const int64_t begin = part * part_keys, end = std::min(k->ne[1], begin + part_keys);
-        const auto attend = count == rows_many ? attend_many_for(q->ne[0]) : attend_for(q->ne[0], count);
+        if (by.tiles) return by.tiles(cache, query, seen, count, begin, end, out);
+        const auto attend =
+            count == rows_many ? attend_many_for(q->ne[0], k->type) : attend_for(q->ne[0], k->type, count);
         attend(cache, query, seen, begin, end, out);
     }
 
@@ -222,7 +233,7 @@ class traits : public ggml::cpu::tensor_traits {
         // Two for each thread; or one for each part, of which there are no more to keep with fewer threads.
         const division by(op, threads);
         const int64_t  partials = std::max<int64_t>(2 * threads, by.is_split ? by.tasks * by.parts : 0);
-        size = shared_loop::bytes + partials * partial::bytes(op->src[0]->ne[0]);
+        size = shared_loop::bytes + partials * by.partial_bytes;
         return true;
     }
 
@@ -230,7 +241,7 @@ class traits : public ggml::cpu::tensor_traits {
         const division by(op, params->nth);
         const int64_t  length  = op->src[0]->ne[0];
         const auto     partial_at = [&](int64_t index) -> partial & {
-            return *(partial *) ((char *) params->wdata + shared_loop::bytes + index * partial::bytes(length));
+            return *(partial *) ((char *) params->wdata + shared_loop::bytes + index * by.partial_bytes);
         };
         if (by.is_split) {
             shared_loop loop(params->wdata, params, by.tasks * by.parts);
@@ -263,14 +274,18 @@ class traits : public ggml::cpu::tensor_traits {
 
 }  // namespace
 
+template <typename Rows> static bool is_rows(const ggml_tensor * t) {
+    return t->type == Rows::type && t->nb[0] == (size_t) Rows::bytes(Rows::block);
+}
+
 bool is_attention(const ggml_tensor * op) {
     if (op->op != ggml_op_flash_attn_ext) return false;
     const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3];
     float              others[2];  // a bias by distance (ALiBi), and a bound on scores
     memcpy(others, op->op_params + 1, sizeof(others));
-    return others[0] == 0 && others[1] == 0 && !op->src[4] && q->ne[0] == v->ne[0] && attend_for(q->ne[0], 1) &&
-           q->type == ggml_type_f32 && k->type == ggml_type_f16 && v->type == ggml_type_f16 && k->nb[0] == 2 &&
-           v->nb[0] == 2 && q->nb[0] == 4 && q->ne[2] % k->ne[2] == 0 && k->ne[2] == v->ne[2] &&
+    return others[0] == 0 && others[1] == 0 && !op->src[4] && q->ne[0] == v->ne[0] && q->type == ggml_type_f32 &&
+           (is_rows<half_rows>(k) || is_rows<eight_bit_cache_rows>(k)) && v->type == k->type && v->nb[0] == k->nb[0] &&
+           attend_for(q->ne[0], k->type, 1) && q->nb[0] == 4 && q->ne[2] % k->ne[2] == 0 && k->ne[2] == v->ne[2] &&
            q->ne[3] % k->ne[3] == 0 && k->ne[3] == v->ne[3] &&
            (!mask || (mask->type == ggml_type_f16 && mask->nb[0] == 2));
 }

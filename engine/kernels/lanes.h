@@ -28,6 +28,18 @@ inline vector all_vector(float x) { return _mm512_set1_ps(x); }
 /** Numbers in 16 bits (IEEE half precision) become floats. */
 inline lanes  widen(const uint16_t * from) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) from)); }
 inline vector widen_vector(const uint16_t * from) { return widen(from); }
+/** Integers in eight bits become floats. */
+inline lanes  widen_bytes(const int8_t * from) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *) from)));
+}
+inline vector widen_byte_vector(const int8_t * from) { return widen_bytes(from); }
+/** One number in 16 bits, at any address, in all lanes. */
+inline lanes widen_one(const void * from) {
+    uint16_t half;
+    memcpy(&half, from, sizeof(half));
+    return _mm512_cvtph_ps(_mm256_set1_epi16((short) half));
+}
+inline vector widen_one_vector(const void * from) { return widen_one(from); }
 inline void  store(float * to, lanes x) { _mm512_storeu_ps(to, x); }
 inline lanes add(lanes a, lanes b) { return _mm512_add_ps(a, b); }
 inline lanes subtract(lanes a, lanes b) { return _mm512_sub_ps(a, b); }
@@ -138,6 +150,14 @@ struct lane_mask {
 inline vector load_vector(const float * from) { return _mm256_loadu_ps(from); }
 inline vector all_vector(float x) { return _mm256_set1_ps(x); }
 inline vector widen_vector(const uint16_t * from) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) from)); }
+inline vector widen_byte_vector(const int8_t * from) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *) from)));
+}
+inline vector widen_one_vector(const void * from) {
+    uint16_t half;
+    memcpy(&half, from, sizeof(half));
+    return _mm256_cvtph_ps(_mm_set1_epi16((short) half));
+}
 inline void   store(float * to, vector x) { _mm256_storeu_ps(to, x); }
 inline vector add(vector a, vector b) { return _mm256_add_ps(a, b); }
 inline vector subtract(vector a, vector b) { return _mm256_sub_ps(a, b); }
@@ -154,6 +174,8 @@ inline vector scale_by_power(vector x, vector n) {
 inline lanes load(const float * from) { return { load_vector(from), load_vector(from + 8) }; }
 inline lanes all(float x) { return { all_vector(x), all_vector(x) }; }
 inline lanes widen(const uint16_t * from) { return { widen_vector(from), widen_vector(from + 8) }; }
+inline lanes widen_bytes(const int8_t * from) { return { widen_byte_vector(from), widen_byte_vector(from + 8) }; }
+inline lanes widen_one(const void * from) { return { widen_one_vector(from), widen_one_vector(from) }; }
 inline void  store(float * to, lanes x) {
     store(to, x.low);
     store(to + 8, x.high);

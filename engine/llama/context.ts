@@ -79,18 +79,21 @@ export const microBatchTokensMax = 512
 
 /** Allocates the memory and attaches adapter and threads. Throws if the library refuses, mostly for lack of memory. */
 export function createContext(library: Library, model: Model, options: ContextOptions): Context {
-  return wrap(library, model, options, library.llama_init_from_model(model.handle, paramsOf(library, options)))
+  return wrap(library, model, options, library.llama_init_from_model(model.handle, paramsOf(library, model, options)))
 }
 
 /** The same on another thread: clearing two gigabytes takes a second, during which streams continue. */
 export async function createContextAsync(library: Library, model: Model, options: ContextOptions): Promise<Context> {
   const handle = await callAsync<Pointer>((done) =>
-    library.llama_init_from_model.async(model.handle, paramsOf(library, options), done),
+    library.llama_init_from_model.async(model.handle, paramsOf(library, model, options), done),
   )
   return wrap(library, model, options, handle)
 }
 
-function paramsOf(library: Library, options: ContextOptions): ContextParams {
+/** GGML_TYPE_Q8_0 of ggml.h. */
+const q8_0 = 8
+
+function paramsOf(library: Library, { has_eight_bit_cache }: Model, options: ContextOptions): ContextParams {
   const { sequences, batch_tokens: capacity, threads } = options
   return {
     ...library.llama_context_default_params(),
@@ -105,6 +108,7 @@ function paramsOf(library: Library, options: ContextOptions): ContextParams {
     n_threads: threads.count,
     n_threads_batch: threads.count,
     kv_unified: false,
+    ...(has_eight_bit_cache && { type_k: q8_0, type_v: q8_0 }),
   }
 }
 

@@ -171,6 +171,13 @@ export const settings = {
     'Whether base models are served as they are in their files. false: each is served in eight bits where that is ' +
       'faster, with its measured distance in GET /v1/hub/models/{id}; see docs/guides/operate.md.',
   ),
+  eight_bit_cache: setting(
+    boolean,
+    'false',
+    'Whether the built-in engine keeps what it has read (the KV cache) in eight bits, where its kernels read them: ' +
+      'nearly twice the context or requests in the same memory, with answers a little further from the original; see ' +
+      'docs/guides/operate.md.',
+  ),
   engine: setting(
     z.enum(['auto', 'own', 'vllm']),
     'auto',

@@ -28,8 +28,8 @@ function run(name: string, ...others: string[]) {
   return spawnSync(program, { encoding: 'utf8' })
 }
 
-test('attention gives the same bits for few rows and for many', { skip }, () => {
-  const { status, stdout } = run('attention', 'attention-many')
+test('attention gives the same bits for few rows and for many, without tiles and in them', { skip }, () => {
+  const { status, stdout } = run('attention', 'attention-many', 'attention-amx')
   assert.deepEqual([status, stdout], [0, ''])
 })
 

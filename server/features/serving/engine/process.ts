@@ -18,7 +18,7 @@ const stopTimeout_ms = 15_000
 
 type EngineConfig = Pick<
   Config,
-  'engine_options' | 'parse_control_tokens' | 'keep_original_weights' | 'min_free_disk_mb'
+  'engine_options' | 'parse_control_tokens' | 'keep_original_weights' | 'eight_bit_cache' | 'min_free_disk_mb'
 >
 
 /** The engine's options by the settings, for this machine's engine and for replicas on it. */
@@ -26,6 +26,7 @@ export const engineOptions = (config: EngineConfig): string[] => [
   '--min-free-disk-mb',
   String(Math.max(1, config.min_free_disk_mb)),
   ...(config.keep_original_weights ? ['--no-eight-bits'] : []),
+  ...(config.eight_bit_cache ? ['--eight-bit-cache'] : []),
   ...(config.parse_control_tokens ? ['--parse-control-tokens'] : []),
   ...config.engine_options,
 ]
