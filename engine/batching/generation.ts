@@ -20,8 +20,12 @@ export interface GenerationRequest {
   sampling: SamplingParams
   /** How many likeliest tokens to report at each position; null: no log-probabilities. */
   top_logprobs: number | null
-  /** Whether the token that ends the answer has a log-probability too, though it has no text. */
+  /** Whether the tokens that end the answer have log-probabilities too, though they have no text in it. */
   end_logprob?: boolean
+  /** Tokens that end the answer beside the model's own. */
+  stop_tokens?: ReadonlySet<number>
+  /** Whether the model's own end of an answer is a token like others. */
+  ignore_end?: boolean
   /** Control tokens that are output as text, with their bytes. */
   control_texts: ReadonlyMap<number, Buffer> | null
   /** Constrains the answer. The generation closes it. */
@@ -134,7 +138,8 @@ export function acceptToken(generation: Generation, vocab: Vocab, { token, token
   // The end-of-generation token counts too, as it does in vLLM.
   generation.completion_tokens++
   if (generation.completion_tokens === 1) generation.events.onFirstToken?.()
-  if (vocab.isEndOfGeneration(token)) {
+  const { stop_tokens, ignore_end } = generation.request
+  if (stop_tokens?.has(token) || (!ignore_end && vocab.isEndOfGeneration(token))) {
     if (token_logprobs && generation.request.end_logprob)
       generation.unsent_logprobs.push({ token_logprobs, start: generation.bytes_generated })
     return flushAndEnd(generation, 'stop')
@@ -143,7 +148,10 @@ export function acceptToken(generation: Generation, vocab: Vocab, { token, token
   if (token_logprobs) generation.unsent_logprobs.push({ token_logprobs, start: generation.bytes_generated })
   generation.bytes_generated += bytes.length
   const { text, stopped } = generation.output.push(bytes)
-  if (sendText(generation, text) || stopped) return end(generation, 'stop')
+  if (sendText(generation, text) || stopped) {
+    if (generation.request.end_logprob) generation.events.onText('', takeLogprobs(generation))
+    return end(generation, 'stop')
+  }
   return generation.completion_tokens >= generation.request.max_tokens ? flushAndEnd(generation, 'length') : false
 }
 

@@ -13,6 +13,7 @@ const backgroundPriority = 1
 
 export function generateBody(model: Model, request: GenerationRequest): GenerateBody {
   const { prompt, max_tokens, sampling, stop, top_logprobs, grammar, control_texts, account, background } = request
+  const { stop_tokens, ignore_end } = request
   const { seed, logit_bias, top_p, ...parameters } = sampling
   const bias = new Map(logit_bias)
   // vLLM's grammars take control tokens for the text that they are written with.
@@ -28,7 +29,8 @@ export function generateBody(model: Model, request: GenerationRequest): Generate
       top_p: Math.max(top_p, topPMin),
       max_tokens,
       ...(seed !== null && { seed: seedOf(seed) }),
-      stop_token_ids: endTokens(model),
+      stop_token_ids: [...(ignore_end ? [] : endTokens(model)), ...(stop_tokens ?? [])],
+      ...(ignore_end && { ignore_eos: true }),
       ...(bias.size > 0 && { logit_bias: Object.fromEntries(bias) }),
       // One more, as the token itself takes a place where it is not among the likeliest.
       ...(top_logprobs !== null && { logprobs: top_logprobs + 1 }),

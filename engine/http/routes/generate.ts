@@ -55,8 +55,10 @@ export interface GenerationInput {
   control_texts: ReadonlyMap<number, Buffer> | null
   /** Number of top tokens per position; null for no log-probabilities. */
   top_logprobs: number | null
-  /** Whether the token that ends an answer is among the log-probabilities. */
+  /** Whether the tokens that end an answer are among the log-probabilities. */
   end_logprob?: boolean
+  /** Tokens that end an answer beside the model's own, and whether its own do not. */
+  ends?: { stop_tokens: ReadonlySet<number>; ignore_end: boolean }
   /** Sequences that end the text wherever they are in it. */
   stop: readonly string[]
   createParser(): ReplyParser
@@ -167,6 +169,7 @@ export async function generate(
           background,
           top_logprobs: input.top_logprobs,
           ...(input.end_logprob && { end_logprob: true }),
+          ...input.ends,
           control_texts: input.control_texts,
           grammar: sessions[index] ?? null,
         },

@@ -5,11 +5,13 @@ import { z } from 'zod'
 import { ChatRequest } from '../../../contract/chat.ts'
 import { ApiError } from '../../../contract/errors.ts'
 import { createReplyParser } from '../../chat/reply-parser.ts'
+import type { TokenLogprobs } from '../../sampling/logprobs.ts'
 import { message } from '../answer/chat-format.ts'
 import type { AnswerFormat } from '../answer/format.ts'
 import { header, readBody } from '../io.ts'
 import { chatInput } from './chat.ts'
 import { type GenerationInput, type GenerationServices, generate } from './generate.ts'
+import { type EchoServices, promptLogprobs } from './score.ts'
 
 /** `messages` (with the fields of chat requests), or a prompt of tokens. */
 const SampleRequest = z.looseObject({
@@ -25,15 +27,25 @@ const SampleRequest = z.looseObject({
   top_p: z.number().gt(0).max(1).default(1),
   stop: z.union([z.string(), z.array(z.string())]).nullish(),
   seed: z.int().nullish(),
+  /** Tokens that end an answer too. */
+  stop_tokens: z.array(z.int().min(0)).max(64).default([]),
+  /** The token that ends an answer is one like others. */
+  ignore_end: z.boolean().default(false),
+  /** The likeliest tokens to report at each position. */
+  top_logprobs: z.int().min(0).max(20).default(0),
+  /** Whether to report the prompt's log-probabilities, with so many likeliest tokens at each position. */
+  prompt_logprobs: z.int().min(0).max(20).nullish(),
 })
 
 /**
  * Answers `{prompt, choices: [{tokens, logprobs, message, finish_reason}], usage}`. `prompt` and `tokens`: ids of the
  * vocabulary; the token that ends an answer is its last one. `logprobs`: the natural logarithm of each token's
- * probability under the model, before any sampling parameter. `message`: as in chat.
+ * probability under the model, before any sampling parameter. `message`: as in chat. With `top_logprobs` each choice
+ * has `top`, with `prompt_logprobs` the answer has `prompt_logprobs` and `prompt_top`: null where nothing precedes the
+ * token.
  */
 export async function sample(
-  services: GenerationServices,
+  services: GenerationServices & EchoServices,
   request: IncomingMessage,
   response: ServerResponse,
 ): Promise<void> {
@@ -49,11 +61,17 @@ export async function sample(
       : tokenInput(body.prompt!, served.model.vocab.size, stop)
     if (input.pictures && input.pictures.length > 0)
       throw new ApiError('parameter_not_supported', 'Answers about pictures cannot be sampled as tokens.')
+    const prompt = input.prompts[0]!
+    const of =
+      body.prompt_logprobs == null
+        ? null
+        : await promptLogprobs(services, served, prompt, body.prompt_logprobs, { account, signal: use.signal })
     return {
       ...input,
-      top_logprobs: 0,
+      top_logprobs: body.top_logprobs,
       end_logprob: true,
-      createFormat: (): AnswerFormat => sampleFormat(input.prompts[0]!),
+      ends: { stop_tokens: new Set(body.stop_tokens), ignore_end: body.ignore_end },
+      createFormat: (): AnswerFormat => sampleFormat(prompt, body.top_logprobs > 0, of),
     }
   })
 }
@@ -77,7 +95,7 @@ function tokenInput(prompt: number[], size: number, stop: string | string[] | nu
     top_logprobs: 0,
     stop: stop == null ? [] : [stop].flat(),
     createParser: () => createReplyParser({ thoughts: null, answer: null, calls: null }),
-    createFormat: () => sampleFormat(prompt),
+    createFormat: () => sampleFormat(prompt, false, null),
   }
 }
 
@@ -85,12 +103,20 @@ const notStreamed = (): never => {
   throw new Error('sampled tokens are not streamed')
 }
 
-const sampleFormat = (prompt: number[]): AnswerFormat => ({
+const topOf = ({ top }: TokenLogprobs) => top.map(({ token, logprob }) => ({ token, logprob }))
+
+/** `of`: the log-probabilities of the prompt. */
+const sampleFormat = (prompt: number[], withTop: boolean, of: TokenLogprobs[] | null): AnswerFormat => ({
   completeBody: (choices, usage) => ({
     prompt,
+    ...(of && {
+      prompt_logprobs: of.map(({ logprob }) => logprob),
+      prompt_top: of.map((one) => (one.logprob === null ? null : topOf(one))),
+    }),
     choices: choices.map(({ parts, tokenLogprobs, finish_reason }) => ({
       tokens: tokenLogprobs!.map(({ token }) => token),
       logprobs: tokenLogprobs!.map(({ logprob }) => logprob),
+      ...(withTop && { top: tokenLogprobs!.map(topOf) }),
       message: message({ parts }),
       finish_reason,
     })),
