@@ -30,7 +30,7 @@ class Commands:
         correction}
     optim_step {adapter, learning_rate, max_grad_norm?, betas?, eps?, weight_decay?}: {grad_norm}
     save_state {adapter, path, fields?}: {sha256, size_mb}
-    load_state {adapter, path, sha256?}: {fields}, null if the files are missing or damaged
+    load_state {adapter, path, sha256?, optimizer?}: {fields}, null if the files are missing or damaged
     save_weights {adapter, path}: {gguf, sha256}
     remove {path}: {}
     save_result {adapter, path, prompts?}: an artifact's fields, with `trained_with` and `peak_memory_mb`
@@ -104,9 +104,8 @@ class Commands:
         return {"sha256": sha256, "size_mb": size_mb}
 
     def _load_state(self, fields: Fields) -> Fields:
-        return {
-            "fields": self.workspace.load_state(fields["adapter"], Path(fields["path"]), fields.get("sha256")),
-        }
+        path, sha256, optimizer = Path(fields["path"]), fields.get("sha256"), fields.get("optimizer", True)
+        return {"fields": self.workspace.load_state(fields["adapter"], path, sha256, optimizer)}
 
     def _save_weights(self, fields: Fields) -> Fields:
         out = Path(fields["path"])

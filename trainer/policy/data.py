@@ -14,6 +14,7 @@ from trainer.runtime.errors import JobError
 class Datum:
     """A text and its trained tokens. Floats are of the trained tokens, in their order: `advantages`, `weights` (what
     their losses are multiplied with), `old` and `sampled` (log-probabilities; None: those of the weights as they are).
+    `labels`: tokens whose probabilities are computed in the places of the trained tokens; None: these themselves.
     `group`: consecutive data with the same number begin with the same prompt.
     """
 
@@ -22,6 +23,7 @@ class Datum:
     weights: np.ndarray
     old: np.ndarray | None = None
     sampled: np.ndarray | None = None
+    labels: np.ndarray | None = None
     group: int = 0
 
     @property
@@ -37,7 +39,7 @@ class Datum:
 
 def read_data(values: list[dict[str, Any]], vocabulary: int, max_length: int) -> list[Datum]:
     """Reads data of JSON: `ids`; `start`, the first trained token, or `trained`, a list of their positions;
-    `advantages` and `weights` (a number, or one for each trained token); `old`, `sampled` and `group`. Raises
+    `advantages` and `weights` (a number, or one for each trained token); `old`, `sampled`, `labels` and `group`. Raises
     JobError("dataset_invalid") that says what is wrong with which datum.
     """
     return [_datum(value, place, vocabulary, max_length) for place, value in enumerate(values)]
@@ -70,6 +72,13 @@ def _datum(value: dict[str, Any], place: int, vocabulary: int, max_length: int) 
             raise refuse(f"'{name}' must have a finite number for each of the {count} trained tokens")
         return array
 
+    labels = None
+    if value.get("labels") is not None:
+        labels = np.asarray(value["labels"])
+        if labels.shape != (count,) or labels.dtype.kind != "i" or labels.min() < 0 or labels.max() >= vocabulary:
+            raise refuse(f"'labels' must be {count} tokens of the vocabulary, 0 to {vocabulary - 1}")
+        labels = labels.astype(np.int64)
+
     advantages, weights = numbers("advantages", 0.0), numbers("weights", 1.0)
     assert advantages is not None and weights is not None
     sequence = Sequence(ids.astype(np.int32), trained)
@@ -79,6 +88,7 @@ def _datum(value: dict[str, Any], place: int, vocabulary: int, max_length: int) 
         weights,
         numbers("old", None),
         numbers("sampled", None),
+        labels,
         int(value.get("group", -1 - place)),
     )
 

@@ -94,8 +94,8 @@ class Workspace:
         self._put_aside()
         if self.model is None or self.shape != lora:
             self._load(lora, seed)
-        else:
-            self._reset(seed)
+        # After a load too, which draws other numbers before it comes to the same layers.
+        self._reset(seed)
         if start:
             self._fill(adapter_weights(start))
         self.adapters[name], self.active = Adapter(lora), name
@@ -246,6 +246,14 @@ class Workspace:
         """[trained tokens of the groups], with gradients where these are computed."""
         sequences = [sequence for row in rows_of(data, groups) for sequence in row.sequences]
         packed = pack(sequences, self.device, together=len(groups[0]))
+        order = [place for group in groups for place in group]
+        if any(data[place].labels is not None for place in order):
+            own = packed.next_ids.split([data[place].targets for place in order])
+            parts = [
+                ids if (labels := data[place].labels) is None else torch.from_numpy(labels).to(self.device)
+                for place, ids in zip(order, own, strict=True)
+            ]
+            packed = replace(packed, next_ids=torch.cat(parts))
         return -evaluate.losses(model, packed)
 
     def _joined(self, data: list[Datum], order: list[int], name: str) -> torch.Tensor:
@@ -316,9 +324,12 @@ class Workspace:
         size = sum(file.stat().st_size for file in folder.iterdir())
         return hashlib.sha256(manifest.encode()).hexdigest(), round(size / 1e6, 3)
 
-    def load_state(self, name: str, folder: Path, sha256: str | None = None) -> dict[str, Any] | None:
+    def load_state(
+        self, name: str, folder: Path, sha256: str | None = None, optimizer: bool = True
+    ) -> dict[str, Any] | None:
         """Makes the adapter what was saved, and returns the saved fields. None, with nothing changed, if the files are
-        missing or damaged, or their hash is another. Gradients since the last step are dropped.
+        missing or damaged, or their hash is another. Gradients since the last step are dropped; without `optimizer` the
+        moments are, too.
         """
         if _flaw(folder, sha256):
             return None
@@ -331,7 +342,7 @@ class Workspace:
             kinds.setdefault(kind, {})[weight] = value
         if self.active == name:
             self.active = None
-        self.adapters[name] = Adapter(lora, weights, {}, kinds)
+        self.adapters[name] = Adapter(lora, weights, {}, kinds if optimizer else {})
         self.activate(name)
         return stored["fields"]
 

@@ -216,6 +216,42 @@ def test_a_state_goes_on_exactly_and_a_damaged_one_is_not_used(commands, tmp_pat
     assert fresh.run("load_state", {**load, "path": str(tmp_path / "none")}) == {"fields": None}
 
 
+def test_other_tokens_may_be_asked_for_in_the_places_of_the_texts_own(commands):
+    plain = data()[0]
+    labels = [30, 12, 31]
+    model = commands.workspace.loaded()
+    from trainer.data.layout import layout_of
+
+    ids = torch.tensor([plain["ids"]])
+    logits = model(
+        input_ids=ids,
+        position_ids=torch.arange(ids.shape[1])[None],
+        layout=layout_of([0], [ids.shape[1]], torch.device("cpu")),
+        use_cache=False,
+    ).logits[0, plain["start"] - 1 : -1]
+    expected = logits.float().log_softmax(-1).gather(1, torch.tensor(labels)[:, None])[:, 0]
+    expected.sum().neg().backward()
+    slopes = gradients(commands)
+    asked = {"adapter": "a", "data": [{**plain, "labels": labels}, data()[1]], "loss": "cross_entropy"}
+    rows = commands.run("forward", asked)["log_probabilities"]
+    assert rows[0] == pytest.approx(expected.tolist(), abs=1e-4)
+    assert rows[1] == pytest.approx(reference(commands, data()[1]).tolist(), abs=1e-4)
+    commands.run("forward_backward", {**asked, "data": asked["data"][:1]})
+    for key, value in gradients(commands).items():
+        torch.testing.assert_close(slopes[key], value, atol=1e-5, rtol=1e-3)
+
+
+def test_a_state_may_be_loaded_without_its_moments(commands, tmp_path):
+    step(commands, "a")
+    saved = commands.run("save_state", {"adapter": "a", "path": str(tmp_path / "state")})
+    load = {"path": str(tmp_path / "state"), "sha256": saved["sha256"]}
+    commands.run("load_state", {"adapter": "whole", **load})
+    commands.run("load_state", {"adapter": "weights", **load, "optimizer": False})
+    before = [commands.run("forward", {"adapter": name, "data": data()}) for name in ("whole", "weights")]
+    assert before[0] == before[1]
+    assert step(commands, "whole") != step(commands, "weights")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -226,6 +262,8 @@ def test_a_state_goes_on_exactly_and_a_damaged_one_is_not_used(commands, tmp_pat
         ({"start": 99}, "positions from 1"),
         ({"advantages": [1.0]}, "a finite number for each of the 3"),
         ({"old": [float("nan")] * 3}, "finite"),
+        ({"labels": [1, 2]}, "'labels' must be 3 tokens"),
+        ({"labels": [1, 2, -1]}, "'labels' must be 3 tokens"),
     ],
 )
 def test_bad_data_is_refused_with_what_is_wrong(change, message):
