@@ -144,6 +144,10 @@ export async function createJobsFeature(
     jobs: Jobs
     /** The number of running trainings. */
     runningTrainings(): number
+    /** The devices that trainings hold; undefined where they run in a cluster. */
+    devices: Devices | undefined
+    /** Shares the cores with a trainer that is no job's, until the returned function is called. */
+    watchTrainer(pid: number): () => void
     /** The devices of this machine that jobs train on; none where they train in a cluster. */
     trainingDevices(): Promise<Machine['training_devices']>
   }
@@ -217,6 +221,8 @@ export async function createJobsFeature(
   return {
     jobs,
     runningTrainings: cores.count,
+    devices,
+    watchTrainer: (pid) => cores.watch(pid, () => {}),
     trainingDevices: async () => (await devices?.list()) ?? [],
     mount(app) {
       jobRoutes(app, jobs, context.stopping)

@@ -7,7 +7,7 @@ import { vllmOverhead_bytes } from '../../../../lib/engine-choice.ts'
 import type { Config } from '../../../config.ts'
 import type { Hub } from '../../hub/index.ts'
 import { readDevices } from './list.ts'
-import { needOf } from './need.ts'
+import { needOf, needOfRun } from './need.ts'
 import type { Serving } from './pausing.ts'
 import type { Plan } from './plan.ts'
 import { DevicePool, type Place } from './pool.ts'
@@ -29,6 +29,19 @@ export interface Devices {
     config: ResolvedConfig,
     signal: AbortSignal,
   ): Promise<Place | { waits: string; outdated(): boolean } | { refused: string }>
+  /**
+   * Takes one device for the adapters that a client trains step by step. `rank`: of the first one. `waits`: why it must
+   * wait.
+   */
+  takeForRun(
+    run_id: string,
+    account_id: string,
+    base_model_id: string,
+    rank: number,
+    signal: AbortSignal,
+  ): Promise<Place | { waits: string } | { refused: string }>
+  /** Whether trainings found no device and still want one. */
+  hasWaiting(): boolean
   /** The environment of a trial run, and the memory that it may take; null: not known. */
   forTrial(): Promise<{ env: Record<string, string>; free_mb: number | null }>
   /** Whether a job of another account waits for several devices at once. */
@@ -102,6 +115,12 @@ export async function createDevices({ config, hub, hasOthers, serving, onRelease
         return { waits: `The job waits for a server with room for it. ${found.refused}`, outdated: () => false }
       return found
     },
+    async takeForRun(job_id, account_id, base_model_id, rank, signal) {
+      const left_mb = await leftTo(base_model_id)
+      const need = needOfRun(hub, base_model_id, rank, device)
+      return await pool.take({ job_id, account_id, need, left_mb, signal })
+    },
+    hasWaiting: () => pool.hasWaiting(),
     forTrial: () => pool.forTrial(),
     areWanted: (account_id) => pool.isWanted(account_id),
     busy: () =>

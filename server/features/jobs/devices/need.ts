@@ -33,6 +33,24 @@ export function needOf(
   }
 }
 
+/** The same of adapters that a client trains step by step, on one device. */
+export function needOfRun(
+  hub: Pick<Hub, 'trainingBytes'>,
+  base_model_id: string,
+  rank: number,
+  device: 'cpu' | 'gpu',
+): Need {
+  const megabytes = (tokens: number) => {
+    const bytes = hub.trainingBytes(base_model_id, 'lora', device, { rank, tokens, learned: tokens, devices: 1 })
+    return bytes === undefined ? null : Math.round(bytes / 1e6)
+  }
+  return {
+    alone_mb: megabytes(pass_tokens),
+    least_mb: megabytes(short_tokens),
+    shared: 'Several devices cannot share a training of single steps.',
+  }
+}
+
 /** What devices cannot share of a training: require_shareable of trainer/model/sharded.py. */
 function unshareable({ method, method_options, lora_config, projector }: ResolvedConfig, merges: boolean) {
   if (method.value !== 'lora') return `a training by ${method.value}`

@@ -124,6 +124,12 @@ export class DevicePool {
     return [...this.waiting.values()].some((job) => job.account_id !== account_id)
   }
 
+  /** Whether trainings found no room and still want it. */
+  hasWaiting(): boolean {
+    this.forget()
+    return this.refused.size > 0 || this.waiting.size > 0
+  }
+
   async list(): Promise<DeviceState[]> {
     const { devices } = await this.options.read()
     return devices.map((device) => ({ ...device, job_id: this.holders.get(device.name)?.job_id ?? null }))
