@@ -44,6 +44,12 @@ export interface Route {
    * else.
    */
   frees?: boolean
+  /** The only base address of an operation of another API, whose paths are not under /v1. */
+  base?: '/api/v1'
+  /**
+   * For requests with the header `X-API-Key` alone, which has the key with the prefix `tml-`, as Tinker's SDK sends it.
+   */
+  key_header?: boolean
   /** Media type of a streamed response, and of a request that is not JSON. */
   produces?: 'application/x-ndjson' | 'text/event-stream' | 'application/octet-stream'
   consumes?: 'multipart/form-data'

@@ -64,6 +64,8 @@ type IdPrefix =
   | 'srv'
   | 'rep'
   | 'scd'
+  | 'tns'
+  | 'tnc'
 
 /** A new id: a prefix for its kind and 20 random characters (119 bits). */
 export const newId = (prefix: IdPrefix) => `${prefix}_${randomBase62(20)}`

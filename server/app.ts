@@ -14,7 +14,7 @@ import { clientError, frameworkError, handleErrors, refuse } from './platform/ht
 import { mountHealth } from './platform/http/health.ts'
 import type { Idempotency } from './platform/http/idempotency.ts'
 import { assumeJson, parseJsonBody } from './platform/http/json-body.ts'
-import { validatorCompiler } from './platform/http/mount.ts'
+import { tellKeyHeaders, validatorCompiler } from './platform/http/mount.ts'
 import { describeApi } from './platform/http/openapi.ts'
 import { createRequestLog } from './platform/http/request-log.ts'
 import type { RunningRequests } from './platform/http/running-requests.ts'
@@ -96,6 +96,7 @@ export async function buildApp(
     reply.header('connection', 'close')
     done(new ApiError('shutting_down', 'The service is stopping. Send the request once more in a moment.') as never)
   })
+  tellKeyHeaders(app)
   app.removeContentTypeParser('text/plain')
   app.decorateRequest('bodyText', null)
   app.decorateRequest('formDigest', null)

@@ -39,6 +39,7 @@ import {
 import { createSharingFeature } from './features/sharing/feature.ts'
 import { createSignInFeature } from './features/sign-in/feature.ts'
 import { createStoredCompletionsFeature } from './features/stored-completions/feature.ts'
+import { createTinkerFeature } from './features/tinker/feature.ts'
 import { createDayThresholds, createUsageFeature } from './features/usage/feature.ts'
 import { createWebFeature } from './features/web/feature.ts'
 import { createWebhooksFeature } from './features/webhooks/feature.ts'
@@ -59,7 +60,13 @@ export function createLog(config: Config): Logger {
   const destination = pino.destination({ dest: 2, sync: true })
   // A closed terminal, or a full disk behind stderr, must not end the server.
   destination.on('error', () => {})
-  return pino({ level: config.log_level, redact: ['req.headers.authorization', 'req.headers.cookie'] }, destination)
+  return pino(
+    {
+      level: config.log_level,
+      redact: ['req.headers.authorization', 'req.headers.cookie', 'req.headers["x-api-key"]'],
+    },
+    destination,
+  )
 }
 
 export type Services = Awaited<ReturnType<typeof createServices>>
@@ -223,6 +230,18 @@ async function createFeatures(context: Context, platform: Platform) {
     data.stored,
     answering.models,
     withJobs,
+    createTinkerFeature(context, {
+      plans,
+      accounts,
+      usage,
+      hub,
+      models,
+      serving: answering.serving.serving,
+      inference,
+      devices: withJobs.devices,
+      secrets,
+      watchTrainer: withJobs.watchTrainer,
+    }),
     answering.serving,
     answering.inference,
     answering.batches,

@@ -67,6 +67,16 @@ export const settings = {
     'Most connections of an address (of IPv6: a /64) that have shown no right key. Default: a tenth of ' +
       'TUNERY_MAX_CONNECTIONS, at least 32.',
   ),
+  tinker_idle_seconds: setting(
+    wholeNumber(5, 86_400),
+    '300',
+    'How long a training run of Tinker’s API may be idle before it is written to disk, and its trainer ends.',
+  ),
+  tinker_silent_seconds: setting(
+    wholeNumber(30, 86_400),
+    '900',
+    'How long a client of Tinker’s API may be silent before its session ends.',
+  ),
   data_dir: computed(
     folder,
     path.join(root, 'data'),

@@ -8,6 +8,7 @@ import { exportFiles } from '../../features/exports/owned-files.ts'
 import { uploadedFiles } from '../../features/files/owned-files.ts'
 import { jobFiles } from '../../features/jobs/owned-files.ts'
 import { tunedModelFiles } from '../../features/models/owned-files.ts'
+import { tinkerFiles } from '../../features/tinker/owned-files.ts'
 import type { Db } from '../../platform/db/open.ts'
 import { type OwnedFile, syncPath } from '../../platform/storage/durable-files.ts'
 import {
@@ -66,6 +67,7 @@ export const ownedFiles = async (db: Db): Promise<OwnedFile[]> => [
   ...(await jobFiles(db)),
   ...(await uploadedFiles(db)),
   ...(await exportFiles(db)),
+  ...(await tinkerFiles(db)),
 ]
 
 /** Opens a storage for work on a data folder, whose cache is not bounded meanwhile. */

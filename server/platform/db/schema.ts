@@ -665,6 +665,85 @@ interface JobsAwaitingWeights {
   model_id: string
 }
 
+/** A session of a client of Tinker's API. */
+interface TinkerSessions {
+  id: string
+  account_id: string
+  key_id: string
+  display_name: string | null
+  user_metadata_json: Json<Record<string, string>>
+  tags_json: Json<string[]>
+  created_at: number
+  /** When its client was last heard of, about. */
+  last_seen_at: number
+  ended_at: number | null
+  /** `silent`: its client was not heard of any more. */
+  end_reason: 'success' | 'errored' | 'interrupted' | 'silent' | null
+  end_detail: string | null
+  /** 0 once its folder was removed. */
+  has_files: 0 | 1
+}
+
+/** A training run of Tinker's API: an adapter that its client trains step by step. */
+interface TinkerRuns {
+  id: string
+  session_id: string
+  account_id: string
+  key_id: string
+  base_model_id: string
+  /** The base as the client names it. */
+  model_name: string
+  lora_json: Json<{ rank: number; seed: number; train_mlp: boolean; train_attn: boolean }>
+  user_metadata_json: Json<Record<string, string>>
+  /** `live`: in a trainer; `saved`: on disk; `lost`: its trainer ended with what was not saved; `ended`. */
+  state: 'live' | 'saved' | 'lost' | 'ended'
+  /** SHA-256 of the manifest of its saved state. */
+  state_sha256: string | null
+  problem: string | null
+  /** The number of its next request. */
+  next_seq: number
+  /** Optimizer steps. */
+  step: number
+  trained_tokens: number
+  /** How often its tokens were written to the usage. */
+  metered: number
+  created_at: number
+  last_request_at: number
+}
+
+/** What a client of Tinker's API samples from: a base, a checkpoint, or weights of a run without a name. */
+interface TinkerSamplers {
+  id: string
+  session_id: string
+  account_id: string
+  base_model_id: string
+  model_name: string
+  model_path: string | null
+  run_id: string | null
+  /** The files of weights without a name, in the data folder. */
+  folder: string | null
+  /** Clients that joined it. */
+  clients: number
+  created_at: number
+}
+
+interface TinkerCheckpoints {
+  id: string
+  run_id: string
+  account_id: string
+  kind: 'training' | 'sampler' | 'external'
+  name: string
+  /** The tuned model that weights for sampling are. */
+  model_id: string | null
+  sha256: string
+  /** Of its own files; those of a model are the model's. */
+  size_bytes: number
+  public: 0 | 1
+  user_metadata_json: Json<Record<string, string>> | null
+  expires_at: number | null
+  created_at: number
+}
+
 interface Exports {
   id: string
   account_id: string
@@ -802,6 +881,10 @@ export interface Schema {
   deployment_history: DeploymentHistory
   deployment_scaling: DeploymentScaling
   scaling_decisions: ScalingDecisions
+  tinker_sessions: TinkerSessions
+  tinker_runs: TinkerRuns
+  tinker_samplers: TinkerSamplers
+  tinker_checkpoints: TinkerCheckpoints
   exports: Exports
   export_events: ExportEvents
   export_repositories: ExportRepositories

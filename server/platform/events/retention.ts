@@ -38,6 +38,30 @@ const rules: Rule[] = [
   // Their files are gone; their events are deleted with them.
   { table: 'exports', days: 30, time: 'created_at', id: 'id', where: sql`status in ('failed', 'expired')` },
   { table: 'uploads', days: 30, time: 'created_at', id: 'id', where: sql`status <> 'pending'` },
+  // Of Tinker's API: what has ended, unless checkpoints are left of it.
+  {
+    table: 'tinker_samplers',
+    days: 30,
+    time: 'created_at',
+    id: 'id',
+    where: sql`exists (select 1 from tinker_sessions where id = session_id and ended_at is not null)`,
+  },
+  {
+    table: 'tinker_runs',
+    days: 30,
+    time: 'last_request_at',
+    id: 'id',
+    where: sql`state = 'ended' and not exists (select 1 from tinker_checkpoints where run_id = tinker_runs.id)`,
+  },
+  {
+    table: 'tinker_sessions',
+    days: 30,
+    time: 'last_seen_at',
+    id: 'id',
+    where: sql`ended_at is not null
+      and not exists (select 1 from tinker_runs where session_id = tinker_sessions.id)
+      and not exists (select 1 from tinker_samplers where session_id = tinker_sessions.id)`,
+  },
   // A conversation that continues keeps its earlier responses.
   { table: 'responses', days: 30, time: 'used_at', id: 'id' },
   // Until then a row prevents its request from being counted twice; after that only the daily sums have it.

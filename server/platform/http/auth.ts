@@ -156,8 +156,14 @@ function requireScopesOfBody({ scopes: own }: Caller, { also_with = {} }: Route,
 export const bearerToken = ({ headers }: FastifyRequest): string | undefined =>
   /^\s*bearer\s+(\S+)\s*$/i.exec(headers.authorization ?? '')?.[1]
 
+/** The prefix without which Tinker's SDK takes no key. */
+const tinkerPrefix = /^tml-/
+
 /** The key of a request, or the error to answer if it has none. */
 function keyIn(request: FastifyRequest): string | ApiError {
+  const header = request.headers['x-api-key']
+  if (typeof header === 'string' && request.routeOptions.config.route?.key_header)
+    return header.trim().replace(tinkerPrefix, '')
   if (!request.headers.authorization)
     return new ApiError('invalid_api_key', 'No API key was given. Send the header `Authorization: Bearer <key>`.')
   return bearerToken(request) ?? new ApiError('invalid_api_key', 'The Authorization header must be `Bearer <key>`.')

@@ -1,4 +1,5 @@
-// Mounts the contract's routes on a Fastify instance, each under /v1 and /api/v1. Knows no feature.
+// Mounts routes on a Fastify instance: those of the contract under /v1 and /api/v1, those of another API where its
+// clients look for them. Knows no feature.
 import multipart from '@fastify/multipart'
 import type { FastifyInstance, FastifyReply, FastifyRequest, FastifySchemaCompiler } from 'fastify'
 import { z } from 'zod'
@@ -51,6 +52,22 @@ const publicBodyLimit = 64 * 1024
 /** What was computed for longer is answered only if key and scope still allow it. */
 const recheck_ms = 400
 
+/** Lets paths of another API be those of ours too: which one is meant is told by the header of the key. */
+export function tellKeyHeaders(app: FastifyInstance): void {
+  app.addConstraintStrategy({
+    name: 'keyHeader',
+    storage() {
+      const handlers = new Map<unknown, never>()
+      return {
+        get: (value) => handlers.get(value) ?? null,
+        set: (value, handler) => void handlers.set(value, handler as never),
+      }
+    },
+    deriveConstraint: ({ headers }) => (headers['x-api-key'] === undefined ? undefined : 'sent'),
+    validate() {},
+  })
+}
+
 /** Returned by a handler that writes the answer itself. */
 export const answered = Symbol('answered')
 
@@ -95,11 +112,12 @@ export function mount<R extends Route>(
         }),
     })
   const register = (target: FastifyInstance) => {
-    for (const base of ['/v1', '/api/v1'])
+    for (const base of route.base ? [route.base] : ['/v1', '/api/v1'])
       target.route({
         method: route.method,
         url: base + fastifyPath(route.path),
         config: { route },
+        ...(route.key_header && { constraints: { keyHeader: 'sent' } }),
         ...(route.scope === 'public' && { bodyLimit: publicBodyLimit }),
         ...(route.body_bytes !== undefined && { bodyLimit: route.body_bytes }),
         schema: {

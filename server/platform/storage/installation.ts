@@ -23,9 +23,20 @@ import type { OwnedFile } from './durable-files.ts'
 export class WrongInstallation extends Error {}
 
 /** The folders of the data folder whose entries rows name, and the journal of usage. */
-const folders = ['batches', 'datasets', 'drafts', 'exports', 'files', 'models', 'runs', 'uploads', 'usage']
+const folders = [
+  'batches',
+  'datasets',
+  'drafts',
+  'exports',
+  'files',
+  'models',
+  'runs',
+  'tinker-checkpoints',
+  'uploads',
+  'usage',
+]
 /** The same, but those of unfinished work. */
-const finishedFolders = ['datasets', 'drafts', 'exports', 'files', 'models']
+const finishedFolders = ['datasets', 'drafts', 'exports', 'files', 'models', 'tinker-checkpoints']
 const unfinished = /\.(part|upload|fetched|evicted)$/
 const fileName = 'installation'
 

@@ -18,7 +18,16 @@ export const setAside_ms = 7 * day_ms
  */
 export interface OwnedFolder {
   folder: string
-  table: 'batches' | 'datasets' | 'exports' | 'files' | 'models' | 'tuning_jobs' | 'uploads'
+  table:
+    | 'batches'
+    | 'datasets'
+    | 'exports'
+    | 'files'
+    | 'models'
+    | 'tinker_checkpoints'
+    | 'tinker_sessions'
+    | 'tuning_jobs'
+    | 'uploads'
 }
 
 export interface Orphans {

@@ -22,7 +22,7 @@ export interface Cache {
 /** What was used in these minutes may be about to be opened; processes that hold something renew its time. */
 const minute_ms = 60_000
 const inUse_ms = 5 * minute_ms
-const folders = ['datasets', 'drafts', 'files', 'models', 'exports']
+const folders = ['datasets', 'drafts', 'files', 'models', 'exports', 'tinker-checkpoints']
 /** Names of files that are still being written. */
 const unfinished = /\.(part|upload|fetched|evicted)$/
 

@@ -15,6 +15,7 @@ export const ownFolders = [
   'files/',
   'models/',
   'runs/',
+  'tinker-checkpoints/',
   'uploads/',
 ] as const
 /** Objects that are looked at to tell whose they are. */

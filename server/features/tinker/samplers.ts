@@ -1,0 +1,456 @@
+// Samplers: what a client samples from is a base, a checkpoint, or the weights of a run as they were, without a name.
+// Tokens go to the engine and come back as they are.
+import { mkdir, rm } from 'node:fs/promises'
+import path from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { z } from 'zod'
+import { ApiError } from '../../../contract/errors.ts'
+import { createFairQueue, type FairQueue } from '../../../lib/fair-queue.ts'
+import { newId } from '../../../lib/ids.ts'
+import type { Db } from '../../platform/db/open.ts'
+import type { Caller } from '../../platform/http/caller.ts'
+import { requireFreeDisk } from '../../platform/storage/free-disk.ts'
+import type { Hub } from '../hub/index.ts'
+import type { Inference } from '../inference/index.ts'
+import { type EngineClient, engineError, type Pools, readAll, type Target } from '../serving/index.ts'
+import type { Usage } from '../usage/index.ts'
+import type { Bases } from './bases.ts'
+import type { Checkpoints } from './checkpoints.ts'
+import type { FutureHandle, FutureResult, Futures } from './futures.ts'
+import { parsePath, samplerIdOf } from './names.ts'
+import type { Sessions } from './sessions.ts'
+import * as store from './store.ts'
+import { type SampleOutput, writeSampleOutput } from './wire/messages.ts'
+import type { CreateSampler, Sample } from './wire/requests.ts'
+
+type Call = (command: string, fields: Record<string, unknown>) => Promise<Record<string, unknown>>
+
+/** Weights without a name that are kept of a run; older ones are deleted. */
+const ephemeralMax = 16
+/** Requests that are asked of the engine at once, of all accounts and of one. */
+const atOnce = { all: 32, account: 24 }
+/** Samples of all requests that the engine has at once: its queue has room for others beside them. */
+const samplesMax = 64
+const slotWait_ms = 300
+/** After so long the engine is asked again whose queue was full. */
+const fullWait_ms = 250
+/** Numbers of the requests of each client of a sampler. */
+const clientSpan = 1_000_000_000
+
+const TopToken = z.object({ token: z.int(), logprob: z.number() })
+const Sampled = z.object({
+  choices: z.array(
+    z.object({
+      tokens: z.array(z.int()),
+      logprobs: z.array(z.number()),
+      top: z.array(z.array(TopToken)).optional(),
+      finish_reason: z.string(),
+    }),
+  ),
+  prompt_logprobs: z.array(z.number().nullable()).optional(),
+  prompt_top: z.array(z.array(TopToken).nullable()).optional(),
+  usage: z.object({
+    prompt_tokens: z.int(),
+    completion_tokens: z.int(),
+    prompt_tokens_details: z.object({ cached_tokens: z.int() }).optional(),
+  }),
+})
+
+interface Options {
+  db: Db
+  dataDir: string
+  min_free_mb: number
+  futures: Futures
+  sessions: Sessions
+  bases: Bases
+  checkpoints: Checkpoints
+  hub: Hub
+  inference: Pick<Inference, 'target'>
+  engine: EngineClient
+  pools: Pools
+  usage: Pick<Usage, 'record'>
+  pricing(base_model_id: string): { input_per_million_tokens: number; output_per_million_tokens: number }
+  acquireSlot(account_id: string): Promise<(() => void) | undefined>
+  now(): number
+}
+
+/** What a request is sampled from. */
+interface Source {
+  id: string
+  base_model_id: string
+  /** The model that the usage names. */
+  model: string
+  model_id: string
+  target: Target
+}
+
+export class Samplers {
+  private readonly options: Options
+  private readonly inTurn: FairQueue = createFairQueue({ at_once: atOnce.all, at_once_per_account: atOnce.account })
+  /** Samples that the engine has, and who waits for some to be done. */
+  private samples = 0
+  private readonly waiting: (() => void)[] = []
+
+  constructor(options: Options) {
+    this.options = options
+  }
+
+  async create({ account_id }: Caller, body: CreateSampler): Promise<{ sampling_session_id: string }> {
+    const { db, sessions } = this.options
+    const session = await sessions.require(account_id, body.session_id)
+    const id = samplerIdOf(session.id, body.sampling_session_seq_id)
+    if (await store.findSampler(db, account_id, id)) return { sampling_session_id: id }
+    const { base_model_id, model_name } = await this.baseOf(account_id, body)
+    await this.insert({
+      id,
+      session_id: session.id,
+      account_id,
+      base_model_id,
+      model_name,
+      model_path: body.model_path,
+    })
+    return { sampling_session_id: id }
+  }
+
+  /** A sampler of a run's weights as they are now. */
+  async createOfRun(
+    run: store.RunRow,
+    seq_id: number,
+    use: <T>(run: (call: Call) => Promise<T>) => Promise<T>,
+  ): Promise<string> {
+    const { db, dataDir, min_free_mb } = this.options
+    const { session_id, account_id, base_model_id, model_name } = run
+    const id = samplerIdOf(session_id, seq_id)
+    const folder = path.join('tinker', session_id, `sample-${seq_id}`)
+    await requireFreeDisk(dataDir, min_free_mb)
+    await mkdir(path.join(dataDir, 'tinker', session_id), { recursive: true, mode: 0o700 })
+    const before = await store.findSampler(db, account_id, id)
+    if (before?.folder) await this.removeWeights(before)
+    await use((call) => call('save_weights', { adapter: run.id, path: path.join(dataDir, folder) }))
+    if (before) await store.updateSampler(db, id, { folder, run_id: run.id })
+    else await this.insert({ id, session_id, account_id, base_model_id, model_name, run_id: run.id, folder })
+    for (const old of (await store.ephemeralSamplers(db, run.id)).slice(ephemeralMax)) await this.removeWeights(old)
+    return id
+  }
+
+  async require(account_id: string, id: string): Promise<store.SamplerRow> {
+    const row = await store.findSampler(this.options.db, account_id, id)
+    if (!row) throw new ApiError('not_found', `There is no sampling session '${id.slice(0, 200)}'.`)
+    return row
+  }
+
+  async get(account_id: string, id: string) {
+    const { model_name, model_path } = await this.require(account_id, id)
+    return { sampler_id: id, base_model: model_name, model_path }
+  }
+
+  /** The number of one more client of a sampler. */
+  async join(account_id: string, id: string): Promise<number> {
+    const { db, sessions } = this.options
+    return await db.transaction().execute(async (trx) => {
+      const row = await store.findSampler(trx, account_id, id)
+      if (!row) throw new ApiError('not_found', `There is no sampling session '${id.slice(0, 200)}'.`)
+      await sessions.require(account_id, row.session_id)
+      await store.updateSampler(trx, id, { clients: row.clients + 1 })
+      return row.clients + 1
+    })
+  }
+
+  /** Begins a request. Returns its id and those of its samples. */
+  async sample(caller: Caller, body: Sample) {
+    const { futures } = this.options
+    const { account_id } = caller
+    const prompt = promptOf(body)
+    const source = await this.sourceOf(account_id, body)
+    const request_id = body.sampling_session_id
+      ? `${source.id}:${body.seq_id ?? newId('req')}`
+      : `${source.id}:${newId('req')}`
+    const group = `${source.id}#${Math.floor((body.seq_id ?? 0) / clientSpan)}`
+    futures.begin(
+      account_id,
+      request_id,
+      (handle) => this.work(caller, source, prompt, body, request_id, handle),
+      group,
+    )
+    const sample_sequence_ids = Array.from({ length: body.num_samples }, (_, at) => `${request_id}:${at}`)
+    return { request_id, sample_sequence_ids }
+  }
+
+  /** The group that the requests of a client of a sampler are polled by. */
+  groupOf = (sampler_id: string, client: number) => `${sampler_id}#${client}`
+
+  /** Deletes the weights without a name of a session. */
+  async end(session_id: string): Promise<void> {
+    for (const row of await store.samplersOfSession(this.options.db, session_id))
+      if (row.folder !== null) await this.removeWeights(row)
+  }
+
+  private async removeWeights(row: store.SamplerRow): Promise<void> {
+    const { db, dataDir, pools } = this.options
+    await store.updateSampler(db, row.id, { folder: null })
+    await pools.unload(await this.targetOfWeights(row, row.folder!)).catch(() => {})
+    await rm(path.join(dataDir, row.folder!), { recursive: true, force: true })
+  }
+
+  private async work(
+    caller: Caller,
+    source: Source,
+    prompt: number[],
+    body: Sample,
+    request_id: string,
+    handle: FutureHandle,
+  ): Promise<FutureResult> {
+    const { acquireSlot } = this.options
+    return await this.inTurn(
+      caller.account_id,
+      async () => {
+        let release = await acquireSlot(caller.account_id)
+        while (!release) {
+          handle.waits({ state: 'paused_rate_limit', reason: 'the account has as many requests and jobs as it may' })
+          await sleep(slotWait_ms, undefined, { signal: handle.signal })
+          release = await acquireSlot(caller.account_id)
+        }
+        const samples = body.num_samples
+        while (this.samples > 0 && this.samples + samples > samplesMax)
+          await new Promise<void>((resolve) => this.waiting.push(resolve))
+        this.samples += samples
+        handle.waits({ state: 'active' })
+        try {
+          return await this.askUntilTaken(caller, source, prompt, body, request_id, handle)
+        } finally {
+          this.samples -= samples
+          for (const wake of this.waiting.splice(0)) wake()
+          release()
+        }
+      },
+      handle.signal,
+    )
+  }
+
+  /** Asks again while the engine's queue is full. */
+  private async askUntilTaken(
+    caller: Caller,
+    source: Source,
+    prompt: number[],
+    body: Sample,
+    request_id: string,
+    handle: FutureHandle,
+  ): Promise<FutureResult> {
+    for (;;) {
+      handle.signal.throwIfAborted()
+      try {
+        return await this.ask(caller, source, prompt, body, request_id, handle.signal)
+      } catch (error) {
+        if (!(error instanceof ApiError && error.code === 'overloaded')) throw error
+        handle.waits({ state: 'paused_capacity', reason: 'the queue of the engine is full' })
+        await sleep(fullWait_ms, undefined, { signal: handle.signal })
+      }
+    }
+  }
+
+  private async ask(
+    { account_id, key_id }: Caller,
+    source: Source,
+    prompt: number[],
+    body: Sample,
+    request_id: string,
+    signal: AbortSignal,
+  ): Promise<FutureResult> {
+    const { engine, usage, pricing, now } = this.options
+    const created_at = now()
+    const began = performance.now()
+    const headers = { 'x-tunery-account': account_id, 'x-request-id': newId('req') }
+    const { response } = await engine.post(
+      source.target,
+      '/internal/sample',
+      (model) => JSON.stringify({ model, ...engineFields(prompt, body, this.maxTokens(source, prompt, body)) }),
+      headers,
+      signal,
+    )
+    const text = (await readAll(response)).toString('utf8')
+    if (response.status !== 200) throw engineError(response.status, text)
+    const { choices, usage: counts, ...of } = Sampled.parse(JSON.parse(text))
+    const prices = pricing(source.base_model_id)
+    const { prompt_tokens, completion_tokens } = counts
+    const cached_tokens = counts.prompt_tokens_details?.cached_tokens ?? 0
+    usage.record({
+      request_id,
+      created_at,
+      account_id,
+      key_id,
+      model: source.model,
+      model_id: source.model_id,
+      kind: 'completion',
+      prompt_tokens,
+      completion_tokens,
+      cached_tokens,
+      duration_ms: Math.round(performance.now() - began),
+      first_token_ms: null,
+      cost:
+        (prompt_tokens * prices.input_per_million_tokens + completion_tokens * prices.output_per_million_tokens) / 1e6,
+      finish: 'complete',
+    })
+    const output: SampleOutput = {
+      sequences: choices.map(({ tokens, logprobs, top, finish_reason }) => ({
+        stop_reason: finish_reason === 'length' ? 'length' : 'stop',
+        tokens,
+        logprobs,
+        ...(top && { top }),
+      })),
+      ...promptOutput(of, body),
+      cached_tokens,
+    }
+    const k = { sampled: body.topk_sample_logprobs, prompt: body.topk_prompt_logprobs }
+    return { kind: 'message', bytes: writeSampleOutput(output, k) }
+  }
+
+  private maxTokens({ base_model_id }: Source, prompt: number[], { sampling_params }: Sample): number {
+    return sampling_params.max_tokens ?? Math.max(1, this.options.hub.get(base_model_id).context_length - prompt.length)
+  }
+
+  private async sourceOf(account_id: string, body: Sample): Promise<Source> {
+    const { sessions } = this.options
+    if (!body.sampling_session_id) return await this.source(account_id, newId('tns'), body)
+    const row = await this.require(account_id, body.sampling_session_id)
+    await sessions.require(account_id, row.session_id)
+    if (row.run_id === null)
+      return await this.source(account_id, row.id, { base_model: row.base_model_id, model_path: row.model_path })
+    if (row.folder === null)
+      throw new ApiError(
+        'not_found',
+        `These weights were deleted: the last ${ephemeralMax} of a run are kept. Save them with a name instead ` +
+          '(save_weights_for_sampler).',
+      )
+    const target = await this.targetOfWeights(row, row.folder)
+    return { id: row.id, base_model_id: row.base_model_id, model: row.model_name, model_id: row.base_model_id, target }
+  }
+
+  private async source(
+    account_id: string,
+    id: string,
+    { base_model, model_path }: Pick<CreateSampler, 'base_model' | 'model_path'>,
+  ): Promise<Source> {
+    const { inference, bases } = this.options
+    if (!model_path) {
+      const base = bases.resolve(requireBase(base_model))
+      const target = await inference.target(account_id, base)
+      return { id, base_model_id: base, model: base, model_id: base, target }
+    }
+    const checkpoint = await this.samplerCheckpoint(account_id, model_path)
+    const model_id = checkpoint.model_id!
+    const { base_model_id } = (await store.findRunUnscoped(this.options.db, checkpoint.run_id))!
+    const target = await inference.target(checkpoint.account_id, model_id)
+    return { id, base_model_id, model: model_id, model_id, target }
+  }
+
+  private async samplerCheckpoint(account_id: string, model_path: string): Promise<store.CheckpointRow> {
+    const at = parsePath(model_path)
+    if (at.kind !== 'sampler')
+      throw new ApiError(
+        'invalid_request',
+        `${model_path.slice(0, 300)} cannot be sampled from: save_weights_for_sampler makes what can ` +
+          '(tinker://RUN/sampler_weights/NAME).',
+      )
+    return await this.options.checkpoints.find(account_id, at)
+  }
+
+  private async baseOf(account_id: string, { base_model, model_path }: CreateSampler) {
+    const { bases, db } = this.options
+    if (!model_path)
+      return { base_model_id: bases.resolve(requireBase(base_model)), model_name: requireBase(base_model) }
+    const { run_id } = await this.samplerCheckpoint(account_id, model_path)
+    const { base_model_id, model_name } = (await store.findRunUnscoped(db, run_id))!
+    return { base_model_id, model_name }
+  }
+
+  private async targetOfWeights({ id, account_id, base_model_id }: store.SamplerRow, folder: string): Promise<Target> {
+    const { inference, dataDir } = this.options
+    const { base } = await inference.target(account_id, base_model_id)
+    return { base, adapter: { id, gguf: path.join(dataDir, folder, 'adapter.gguf') } }
+  }
+
+  private async insert(row: {
+    id: string
+    session_id: string
+    account_id: string
+    base_model_id: string
+    model_name: string
+    model_path?: string | null | undefined
+    run_id?: string
+    folder?: string
+  }): Promise<void> {
+    const { db, now } = this.options
+    await store.insertSampler(db, {
+      ...row,
+      model_path: row.model_path ?? null,
+      run_id: row.run_id ?? null,
+      folder: row.folder ?? null,
+      clients: 0,
+      created_at: now(),
+    })
+  }
+}
+
+function requireBase(base_model: string | null | undefined): string {
+  if (!base_model)
+    throw new ApiError('invalid_request', "Say what to sample from: 'base_model', 'model_path' or a sampling session.")
+  return base_model
+}
+
+/** The tokens of a prompt. Throws invalid_request, parameter_not_supported. */
+function promptOf(body: Sample): number[] {
+  for (const [field, given] of [
+    ['target_prompt_logprobs', body.target_prompt_logprobs != null],
+    ['prompt_alt_tokens_k', body.prompt_alt_tokens_k > 0],
+    ['record_stability_info', body.record_stability_info === true],
+  ] as const)
+    if (given) throw new ApiError('parameter_not_supported', `'${field}' is not supported here.`)
+  const prompt = body.prompt.chunks.flatMap(({ type, tokens }) => {
+    if (type !== 'encoded_text' || !tokens)
+      throw new ApiError('parameter_not_supported', 'Only tokens can be sampled from here, no pictures and no audio.')
+    return tokens
+  })
+  if (prompt.length === 0) throw new ApiError('invalid_request', 'The prompt has no tokens.')
+  const { prompt_logprobs_last_n: last } = body
+  if (last != null && (!body.prompt_logprobs || last > prompt.length - 1))
+    throw new ApiError(
+      'invalid_request',
+      `'prompt_logprobs_last_n' needs prompt_logprobs, and may be 1 to ${prompt.length - 1} with this prompt.`,
+    )
+  return prompt
+}
+
+/** The body of the engine's route (engine/http/routes/sample.ts). */
+function engineFields(prompt: number[], body: Sample, max_tokens: number) {
+  const { temperature, top_k, top_p, seed, stop } = body.sampling_params
+  const stops = stop == null ? [] : [stop].flat()
+  const numbers = stops.filter((one) => typeof one === 'number')
+  return {
+    prompt,
+    n: body.num_samples,
+    max_tokens,
+    temperature,
+    // The whole vocabulary, whose probabilities are those that are told.
+    top_k: top_k <= 0 ? 0 : Math.min(top_k, 100),
+    top_p,
+    seed: seed ?? null,
+    stop: stops.filter((one) => typeof one === 'string'),
+    ...(numbers.length > 0 && { stop_tokens: numbers }),
+    // No sequence at all stops nothing, not even at the end of an answer.
+    ...(Array.isArray(stop) && stop.length === 0 && { ignore_end: true }),
+    ...(body.topk_sample_logprobs > 0 && { top_logprobs: body.topk_sample_logprobs }),
+    ...((body.prompt_logprobs || body.topk_prompt_logprobs > 0) && { prompt_logprobs: body.topk_prompt_logprobs }),
+  }
+}
+
+function promptOutput(
+  { prompt_logprobs, prompt_top }: Pick<z.infer<typeof Sampled>, 'prompt_logprobs' | 'prompt_top'>,
+  body: Sample,
+): Pick<SampleOutput, 'prompt_logprobs' | 'prompt_top'> {
+  const length = prompt_logprobs?.length ?? 0
+  const first = body.prompt_logprobs_last_n == null ? 0 : length - body.prompt_logprobs_last_n
+  return {
+    ...(body.prompt_logprobs && { prompt_logprobs: prompt_logprobs?.map((value, at) => (at < first ? null : value)) }),
+    ...(body.topk_prompt_logprobs > 0 && { prompt_top: prompt_top?.map((row, at) => (at < first ? null : row)) }),
+  }
+}
