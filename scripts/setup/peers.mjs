@@ -1,6 +1,7 @@
 // Optional programs: vLLM, and for tests and benchmarks other servers to compare with, and other clients. Each gets a
 // folder in .local/peers, vLLM .local/vllm, on request: `node scripts/setup.mjs --with llama-server,vllm`.
-import { cpSync, mkdirSync, readdirSync, readFileSync, realpathSync, rmSync } from 'node:fs'
+import { execFileSync } from 'node:child_process'
+import { cpSync, mkdirSync, readdirSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { gpuKind, unpack } from './packages.mjs'
@@ -107,6 +108,21 @@ async function vllmFolder(name, title, options, folder = folderOf(name)) {
 
 export const clientsPython = (options) =>
   pythonFolder('clients-python', 'clients for Python: openai, LangChain', 'pytest', options)
+/** Tinker's SDK and cookbook, with torch and transformers of the trainer: both need these, and they are large. */
+export async function tinker(options) {
+  const folder = folderOf('tinker')
+  const file = pinned('tinker.txt')
+  const title = "Tinker's SDK and cookbook, for tests of its API"
+  const own = path.join(folder, 'bin/python')
+  return step('peer-tinker', title, [fileHash(file)], [own], options, async () => {
+    rmSync(folder, { recursive: true, force: true })
+    await run(findPython(), ['-m', 'venv', folder], { what: 'making a virtual environment' })
+    const purelib = ['-c', "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    const sitePackages = (program) => execFileSync(program, purelib, { encoding: 'utf8' }).trim()
+    writeFileSync(path.join(sitePackages(own), 'trainer.pth'), `${sitePackages(python)}\n`)
+    await pip(['--no-deps', '-r', file], own)
+  })
+}
 export const schemathesis = (options) =>
   pythonFolder('schemathesis', 'Schemathesis, which makes requests from the API description', 'schemathesis', options)
 export const coverage = (options) => pythonFolder('coverage', 'coverage.py', 'coverage', options)
@@ -182,6 +198,7 @@ const all = {
   vllm,
   'ray-vllm': rayVllm,
   'clients-python': clientsPython,
+  tinker,
   'clients-node': clientsNode,
   'onnx-node': onnxNode,
   recheck,

@@ -204,7 +204,7 @@ test('weights in Hugging Face’s form are fetched by links that are good for on
     assert.equal((await fetch(wrong)).status, 404, wrong)
 })
 
-test('policy losses take what a sampler tells, and a loss of the client’s own is a weighted cross entropy', async () => {
+test('policy losses take what a sampler tells, and have the log-probabilities of all positions', async () => {
   const client = mine()
   const model_id = await client.run(tiny, await client.session())
   const { logprobs } = await client.train(model_id, 1, [textDatum(text)], { forward_only: true })

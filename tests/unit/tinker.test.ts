@@ -42,7 +42,7 @@ test('a message that is cut or changed anywhere is read or refused with a senten
   for (let round = 0; round < 200; round++) read(randomBytes(round))
 })
 
-test('a datum becomes a text with its last target, and other targets are asked for in the places of the text’s own', () => {
+test('a datum becomes a text with its last target, and other targets are its labels', () => {
   const read = (inputs: object, loss_fn = 'importance_sampling') =>
     trainingWork({
       model_id: 'run',

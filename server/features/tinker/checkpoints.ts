@@ -316,7 +316,7 @@ export class Checkpoints {
   private async undo(id: string, error: unknown): Promise<never> {
     const { db, artifacts } = this.options
     await removeUnlessCommitted(
-      () => store.findCheckpointById(db, id),
+      () => store.findCheckpointUnscoped(db, id),
       () => artifacts.remove(checkpointKey(id)),
     )
     throw error

@@ -60,7 +60,7 @@ export class Downloads {
     const expected = this.sign(id, name, Number(expires))
     const isGood =
       signature.length === expected.length && timingSafeEqual(Buffer.from(signature), Buffer.from(expected))
-    if (!isGood || Number(expires) < now() || !(await store.findCheckpointById(db, id))) throw missing
+    if (!isGood || Number(expires) < now() || !(await store.findCheckpointUnscoped(db, id))) throw missing
     const folder = await this.folderOf(id)
     const { sha256, size_bytes } = await this.hashed(path.join(folder, name)).catch(() => {
       throw missing

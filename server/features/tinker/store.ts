@@ -134,7 +134,7 @@ export const findCheckpoint = (db: Queryable, run_id: string, kind: CheckpointRo
     .where('name', '=', name)
     .executeTakeFirst()
 
-export const findCheckpointById = (db: Queryable, id: string) =>
+export const findCheckpointUnscoped = (db: Queryable, id: string) =>
   db.selectFrom('tinker_checkpoints').selectAll().where('id', '=', id).executeTakeFirst()
 
 export const updateCheckpoint = (db: Queryable, id: string, values: Partial<CheckpointRow>) =>
