@@ -12,7 +12,8 @@ const half = ['--python', '--node', '--tinker'].find((option) => options.include
 const rest = options.filter((option) => option !== half)
 
 for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => process.exit(1))
-const known = 'Qwen/Qwen3-8B'
+/** A name that the cookbook knows, and the hub's catalogue does not. */
+const known = 'Qwen/Qwen3-32B'
 /** A model whose only upstream is down: nothing listens there. */
 const absent = 'nobody/home'
 const service = await startService({

@@ -4,11 +4,12 @@ import re
 from pathlib import Path
 
 import transformers
+from tinker_cookbook.tokenizer_utils import register_tokenizer
 
 GUIDE = Path(__file__).parents[2] / "docs/guides/tinker.md"
 
 
-def test_the_loop_of_the_guide_runs(tokenizer, monkeypatch, capsys):
+def test_the_loop_of_the_guide_runs(base, tokenizer, monkeypatch, capsys):
     blocks = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
     loop, saving, registering = blocks
     # Hugging Face cannot be reached.
@@ -22,4 +23,5 @@ def test_the_loop_of_the_guide_runs(tokenizer, monkeypatch, capsys):
     exec(saving, names)
     assert names["path"].endswith("/sampler_weights/door")
     exec(registering, names)
+    register_tokenizer(base, lambda: tokenizer)
     names["service"].close("success").result()

@@ -28,6 +28,8 @@ export function createBases(hub: Hub, trains: boolean): Bases {
     const short = (id: string) => id.split('/').at(-1)!.toLowerCase() === mapped.toLowerCase()
     const found = ids.find(same) ?? (ids.filter(short).length === 1 ? ids.find(short) : undefined)
     if (found) return found
+    // A base of the catalogue whose weights are not on this machine: the hub says how they get here.
+    if (hub.has(mapped)) hub.local(mapped)
     throw new ApiError(
       'model_not_found',
       `There is no base '${name.slice(0, 200)}' here. There are: ${ids.join(', ') || 'none'}. The operator adds ` +

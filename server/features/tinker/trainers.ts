@@ -254,7 +254,7 @@ export class Trainers {
   ): Promise<Place> {
     for (;;) {
       signal.throwIfAborted()
-      const place = await this.options.devices.takeForRun(id, account_id, base_model_id, rank)
+      const place = await this.options.devices.takeForRun(id, account_id, base_model_id, rank, signal)
       if ('refused' in place) throw new ApiError('model_not_available', place.refused)
       if (!('waits' in place)) return place
       waits({ state: 'paused_capacity', reason: place.waits })
