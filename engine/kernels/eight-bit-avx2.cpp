@@ -142,8 +142,9 @@ void interleave(const void * data, int64_t blocks, void * out) {
 
 }  // namespace
 
-const weight_format eight_bit_format = {
+static const weight_format eight_bits = {
     ggml_type_q8_0, block, sizeof(weights16), group, sizeof(activations), most_outliers, round, multiply, interleave,
 };
+const weight_format * const weight_formats[] = { &eight_bits, nullptr };
 
 #endif

@@ -4,7 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-constexpr int ggml_type_f32 = 0, ggml_type_f16 = 1, ggml_type_q8_0 = 8, ggml_type_bf16 = 30;
+constexpr int ggml_type_f32 = 0, ggml_type_f16 = 1, ggml_type_q4_1 = 3, ggml_type_q8_0 = 8, ggml_type_q4_k = 12;
+constexpr int ggml_type_q6_k = 14, ggml_type_bf16 = 30;
 constexpr int ggml_op_mul_mat = 29, ggml_op_mul_mat_id = 30, ggml_op_flash_attn_ext = 74;
 constexpr int ggml_backend_device_type_cpu = 0;
 

@@ -6,6 +6,7 @@
 #include "products.h"
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 namespace {
@@ -123,7 +124,9 @@ class traits : public ggml::cpu::tensor_traits {
 }  // namespace
 
 const weight_format * format_of(int type) {
-    return type == eight_bit_format.type ? &eight_bit_format : nullptr;
+    for (const weight_format * const * format = weight_formats; *format; format++)
+        if ((*format)->type == type) return *format;
+    return nullptr;
 }
 
 bool is_quantized_product(const ggml_tensor * op) {
@@ -136,8 +139,15 @@ bool is_quantized_product(const ggml_tensor * op) {
 }
 
 ggml::cpu::tensor_traits * quantized_traits(int type) {
-    static traits eight(eight_bit_format);
-    return type == eight_bit_format.type ? &eight : nullptr;
+    static const std::vector<std::unique_ptr<traits>> all = [] {
+        std::vector<std::unique_ptr<traits>> each;
+        for (const weight_format * const * format = weight_formats; *format; format++)
+            each.push_back(std::make_unique<traits>(**format));
+        return each;
+    }();
+    for (const auto & one : all)
+        if (one->format.type == type) return one.get();
+    return nullptr;
 }
 
 void interleave(ggml_tensor * tensor, const void * data) {

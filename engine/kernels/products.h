@@ -15,7 +15,7 @@ struct q8_0 {
 struct outlier {
     int32_t block, four;  // where they are: which block, and which four of it
     int32_t high, low;    // four times eight bits; a unit of `low` is a 256th of one of `high`
-    int32_t correction;   // minus 128 times the sum of both, in units of `low`
+    int32_t sum;          // of both, in units of `low`
     float   d;            // the scale of `low`
     float * out;          // where its token's results are
 };
@@ -54,4 +54,5 @@ struct weight_format {
 /** How the weights of this type of ggml are multiplied; null if they are not. */
 const weight_format * format_of(int type);
 
-extern const weight_format eight_bit_format;
+/** Those that this build has, until null. */
+extern const weight_format * const weight_formats[];

@@ -34,13 +34,13 @@ test('attention gives the same bits for few rows and for many, without tiles and
 })
 
 test('products give the same bits in VNNI and in AMX', { skip: skipWithoutAvx512 }, (context) => {
-  const { status, stdout } = run('eight-bit', 'eight-bit-amx')
+  const { status, stdout } = run('amx', 'quantized-amx')
   if (status === 2) return context.skip('this processor has no AMX')
   assert.deepEqual([status, stdout], [0, ''])
 })
 
 test('products with quantized weights are those of the numbers in the file, whatever is beside', { skip }, () => {
-  const ways = { avx512: ['eight-bit-vnni', 'eight-bit-amx'], avx2: ['eight-bit-avx2'] }
+  const ways = { avx512: ['quantized-vnni', 'quantized-amx'], avx2: ['eight-bit-avx2'] }
   const { status, stdout } = run('quantized', ...ways[ownKernels!])
   assert.deepEqual([status, stdout], [0, ''])
 })

@@ -91,4 +91,13 @@ static bool differs(const weight_format & format, std::initializer_list<size_t> 
     return found;
 }
 
-int main() { return differs(eight_bit_format, { 0 }); }
+int main() {
+    bool found = false;
+    for (const weight_format * const * each = weight_formats; *each; each++) {
+        const weight_format & format = **each;
+        if (format.type == ggml_type_q6_k) found |= differs(format, { 208 });
+        else if (format.type == ggml_type_q8_0) found |= differs(format, { 0 });
+        else found |= differs(format, { 0, 2 });
+    }
+    return found;
+}

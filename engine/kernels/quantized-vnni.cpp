@@ -1,18 +1,16 @@
-// Matrix products with Q8_0 weights on x64 processors with AVX-512 VNNI.
+// Matrix products with quantized weights on x64 processors with AVX-512 VNNI.
 //
 // One instruction multiplies 64 weights with four activations of a token, and a tile has up to 12 tokens. Activations
 // are rounded to eight bits by block, as ggml rounds them, but keep their scale in 32 bits, and outliers have 16: a
 // block with one would be rounded by its size, which makes most of the error (as in Dettmers et al., "LLM.int8()",
 // 2022, arXiv 2208.07339).
-#include "eight-bit.h"
+#include "quantized.h"
 
 #ifdef KERNELS_AVX512
 
 namespace {
 
 constexpr int tile_max = 12;  // tokens of a tile: each takes two of 32 registers
-
-static_assert(sizeof(q8_0) == 34 && sizeof(weights16) == rows * sizeof(q8_0), "as in the file, and as large");
 
 /** A block has an outlier if the square of its largest number is so many times the mean of its token's blocks. */
 constexpr int64_t outlying = 2;
@@ -25,12 +23,19 @@ inline float largest_of(__m512 low, __m512 high) {
 }
 
 /** Rounds the two halves of a block of token `t` of a group, whose largest absolute number is `max`. */
-inline void quantize_block(__m512 low, __m512 high, float max, activations16 & out, int t) {
+template <class T>
+inline void quantize_block(__m512 low, __m512 high, float max, activations16<T> & out, int t) {
     const __m512  scale = _mm512_set1_ps(max == 0 ? 0 : 127 / max);
     const __m512i one   = _mm512_cvtps_epi32(_mm512_mul_ps(low, scale));
     const __m512i two   = _mm512_cvtps_epi32(_mm512_mul_ps(high, scale));
     out.d[t]            = max / 127;
-    out.correction[t]   = -128 * _mm512_reduce_add_epi32(_mm512_add_epi32(one, two));
+    if constexpr (T::parts == 2) {
+        out.correction[0][t] = -T::zero * _mm512_reduce_add_epi32(one);
+        out.correction[1][t] = -T::zero * _mm512_reduce_add_epi32(two);
+    } else {
+        const int32_t sum    = _mm512_reduce_add_epi32(_mm512_add_epi32(one, two));
+        out.correction[0][t] = T::has_minimum ? out.d[t] * (float) sum : -T::zero * sum;
+    }
     _mm_storeu_si128((__m128i *) out.q[t], _mm512_cvtepi32_epi8(one));
     _mm_storeu_si128((__m128i *) (out.q[t] + 16), _mm512_cvtepi32_epi8(two));
 }
@@ -43,7 +48,8 @@ __m512 largest_of_four(__m512 x) {
 }
 
 /** Rounds a block of token `t` without the four with its largest number, `max`, and returns these. */
-outlier take_outlier(const float * x, float max, activations16 * out, int t, int64_t b) {
+template <class T>
+outlier take_outlier(const float * x, float max, activations16<T> * out, int t, int64_t b) {
     const __m512   low = _mm512_loadu_ps(x), high = _mm512_loadu_ps(x + 16), all = _mm512_set1_ps(max);
     const uint32_t equal = _mm512_cmpeq_ps_mask(largest_of_four(low), all) |
                            (uint32_t) _mm512_cmpeq_ps_mask(largest_of_four(high), all) << 16;
@@ -65,13 +71,15 @@ outlier take_outlier(const float * x, float max, activations16 * out, int t, int
              four,
              _mm_cvtsi128_si32(_mm_cvtepi32_epi8(coarse)),
              _mm_cvtsi128_si32(_mm_cvtepi32_epi8(fine)),
-             -128 * sum,
+             sum,
              max / 127 / 256,
              nullptr };
 }
 
 /** Rounds the activations of token `t` of a group. Returns how many outliers they have. */
-int32_t quantize(const float * x, activations16 * out, int t, int64_t blocks, outlier * outliers) {
+template <class T>
+int32_t quantize(const float * x, void * to, int t, int64_t blocks, outlier * outliers) {
+    auto * out = (activations16<T> *) to;
     float squares = 0;
     for (int64_t b = 0; b < blocks; b++) {
         const float max = largest_of(_mm512_loadu_ps(x + b * block), _mm512_loadu_ps(x + b * block + 16));
@@ -91,86 +99,100 @@ int32_t quantize(const float * x, activations16 * out, int t, int64_t blocks, ou
 }
 
 /** 16 rows with `N` tokens of a group, from its token `first` on. */
-template <int N>
-void tile(const weights16 * w, const void * end, const activations16 * x, int first, int64_t blocks,
-          float * const * out, int64_t at) {
-    __m512 sum[N];
+template <class T, int N>
+void tile(const T * w, const void * end, const activations16<T> * x, int first, int64_t blocks, float * const * out,
+          int64_t at) {
+    constexpr int per = T::length / block, steps = 8 / T::parts;
+    __m512        sum[N];
     for (int t = 0; t < N; t++) sum[t] = _mm512_setzero_ps();
-    for (int64_t b = 0; b < blocks; b++) {
-        prefetch(w + b, end);
-        const int8_t(*q)[block] = x[b].q + first;
-        __m512i s[N];
-        for (int t = 0; t < N; t++) s[t] = _mm512_set1_epi32(x[b].correction[first + t]);
-        for (int64_t k = 0; k < block / 4; k++) {
-            const __m512i weights = _mm512_loadu_si512(w[b].q + 64 * k);
-            for (int t = 0; t < N; t++) {
-                int32_t four;
-                memcpy(&four, q[t] + 4 * k, 4);
-                s[t] = _mm512_dpbusd_epi32(s[t], weights, _mm512_set1_epi32(four));
+    for (int64_t b = 0; b < blocks; b += per, w++) {
+        scales_of<T> scales;
+        w->scales(scales);
+        for (int j = 0; j < per; j++, x++) {
+            constexpr int64_t bytes = sizeof(T) / per;
+            prefetch<bytes>((const char *) w + j * bytes + ahead, end);
+            const int8_t(*q)[block] = x->q + first;
+#pragma GCC unroll 2
+            for (int part = 0; part < T::parts; part++) {
+                __m512i s[N];
+                for (int t = 0; t < N; t++)
+                    s[t] = T::has_minimum ? _mm512_setzero_si512() :
+                                            _mm512_set1_epi32((int32_t) x->correction[part][first + t]);
+#pragma GCC unroll 8
+                for (int k = part * steps; k < (part + 1) * steps; k++) {
+                    const __m512i weights = w->numbers(j, k);
+                    for (int t = 0; t < N; t++) {
+                        int32_t four;
+                        memcpy(&four, q[t] + 4 * k, 4);
+                        s[t] = _mm512_dpbusd_epi32(s[t], weights, _mm512_set1_epi32(four));
+                    }
+                }
+                const __m512 d = scales.d[j * T::parts + part];
+                for (int t = 0; t < N; t++) {
+                    const __m512 scale = _mm512_mul_ps(d, _mm512_set1_ps(x->d[first + t]));
+                    sum[t]             = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[t]), scale, sum[t]);
+                    if constexpr (T::has_minimum)
+                        sum[t] = _mm512_fmadd_ps(scales.minimum[j], _mm512_set1_ps(x->correction[part][first + t]), sum[t]);
+                }
             }
         }
-        const __m512 d = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) w[b].d));
-        for (int t = 0; t < N; t++)
-            sum[t] =
-                _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[t]), _mm512_mul_ps(d, _mm512_set1_ps(x[b].d[first + t])), sum[t]);
     }
     for (int t = 0; t < N; t++) _mm512_storeu_ps(out[t] + at, sum[t]);
 }
 
-constexpr decltype(&tile<1>) tiles[tile_max] = { tile<1>, tile<2>, tile<3>, tile<4>,  tile<5>,  tile<6>,
-                                                 tile<7>, tile<8>, tile<9>, tile<10>, tile<11>, tile<12> };
+template <class T>
+constexpr decltype(&tile<T, 1>) tiles[tile_max] = { tile<T, 1>, tile<T, 2>, tile<T, 3>,  tile<T, 4>,
+                                                    tile<T, 5>, tile<T, 6>, tile<T, 7>,  tile<T, 8>,
+                                                    tile<T, 9>, tile<T, 10>, tile<T, 11>, tile<T, 12> };
 
-void multiply_vnni(const eight_bit_rows & work) {
-    const weights16 * const end = work.weights + work.count * work.blocks;
-    const outlier_list      outliers(work);
+template <class T> void multiply_vnni(const product_rows & work) {
+    const int64_t      length = work.blocks * block / T::length;  // of a row
+    const auto *       begin = (const T *) work.weights, *end = begin + work.count * length;
+    const auto *       x     = (const activations16<T> *) work.x;
+    const outlier_list outliers(work);
     for (int64_t g = 0; g < work.count; g++) {
         for (int64_t t = 0; t < work.tokens;) {
             // Equal tiles, as a small last one reads all weights again for little.
             const int left = (int) std::min<int64_t>(group - t % group, work.tokens - t);
             const int n    = left > tile_max ? (left + 1) / 2 : left;
-            tiles[n - 1](work.weights + g * work.blocks, end, work.x + t / group * work.blocks, t % group, work.blocks,
-                         work.out + t, work.at + g * rows);
+            tiles<T>[n - 1](begin + g * length, end, x + t / group * work.blocks, t % group, work.blocks, work.out + t,
+                            work.at + g * rows);
             t += n;
         }
         // Four at a time, as each reads the list again.
-        if (g % 4 == 3 || g == work.count - 1) outliers.add(g / 4 * 4, g % 4 + 1);
+        if (g % 4 == 3 || g == work.count - 1)
+            outliers.add(begin + g / 4 * 4 * length, g % 4 + 1, work.blocks, work.at + g / 4 * 4 * rows);
     }
 }
 
 /** From this number of tokens on AMX is faster. */
 constexpr int64_t amx_tokens = 12;
 
-void multiply(const product_rows & work) {
+template <class T> void multiply(const product_rows & work) {
     static const bool has_amx = can_use_amx();
-    const eight_bit_rows mine(work);
-    if (has_amx && work.tokens >= amx_tokens) multiply_amx(mine);
-    else multiply_vnni(mine);
+    if (has_amx && work.tokens >= amx_tokens) multiply_amx<T>(work);
+    else multiply_vnni<T>(work);
 }
 
-int32_t round(const float * x, void * out, int t, int64_t blocks, outlier * outliers) {
-    return quantize(x, (activations16 *) out, t, blocks, outliers);
+template <class T> void interleave(const void * data, int64_t blocks, void * to) {
+    const auto * from = (const typename T::file *) data;
+    for (int64_t b = 0; b < blocks; b++)
+        for (int64_t r = 0; r < rows; r++) ((T *) to)[b].take(r, from[r * blocks + b]);
 }
 
-void interleave(const void * data, int64_t blocks, void * out) {
-    const auto * from = (const q8_0 *) data;
-    auto *       to   = (weights16 *) out;
-    for (int64_t b = 0; b < blocks; b++, to++)
-        for (int64_t r = 0; r < rows; r++) {
-            const q8_0 & one = from[r * blocks + b];
-            to->d[r]         = one.d;
-            for (int64_t k = 0; k < block / 4; k++) {
-                uint32_t four;
-                memcpy(&four, one.q + 4 * k, 4);
-                four ^= 0x80808080;  // adds 128 to each
-                memcpy(to->q + 64 * k + 4 * r, &four, 4);
-            }
-        }
-}
+template <class T>
+constexpr weight_format format = {
+    T::type,       T::length,   sizeof(T),   group,         sizeof(activations16<T>),
+    most_outliers, quantize<T>, multiply<T>, interleave<T>,
+};
+
+template <class T> constexpr bool is_as_large = sizeof(T) == rows * sizeof(typename T::file);
+static_assert(is_as_large<q8_0_rows> && is_as_large<q4_1_rows> && is_as_large<q4_k_rows> && is_as_large<q6_k_rows>);
 
 }  // namespace
 
-const weight_format eight_bit_format = {
-    ggml_type_q8_0, block, sizeof(weights16), group, sizeof(activations16), most_outliers, round, multiply, interleave,
+const weight_format * const weight_formats[] = {
+    &format<q8_0_rows>, &format<q4_1_rows>, &format<q4_k_rows>, &format<q6_k_rows>, nullptr,
 };
 
 #endif
