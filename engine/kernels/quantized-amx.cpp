@@ -1,5 +1,5 @@
-// Matrix products with quantized weights on x64 processors with AMX: a tile instruction multiplies a block of 16 rows with
-// one of 16 tokens, four times as fast as AVX-512 VNNI. Scaling the sums, as there, takes longer than that.
+// Matrix products with quantized weights on x64 processors with AMX: a tile instruction multiplies a block of 16 rows
+// with one of 16 tokens, four times as fast as AVX-512 VNNI. Scaling the sums, as there, takes longer than that.
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -82,9 +82,9 @@ struct unpacked {
     }
 
     template <class T> void add(const outlier & one, int64_t at) const {
-        const __m512i signed_ = _mm512_load_si512(q + (one.block * 8 + one.four) * 64);
+        const __m512i numbers = _mm512_load_si512(q + (one.block * 8 + one.four) * 64);
         const int64_t unit    = one.block * T::parts + one.four * T::parts / 8;
-        outlier_list::add<T>(one, _mm512_add_epi8(signed_, _mm512_set1_epi8((char) T::zero)), _mm512_load_ps(d[unit]),
+        outlier_list::add<T>(one, _mm512_add_epi8(numbers, _mm512_set1_epi8((char) T::zero)), _mm512_load_ps(d[unit]),
                              T::has_minimum ? _mm512_load_ps(minimum[one.block]) : _mm512_setzero_ps(), one.out + at);
     }
 };
@@ -186,7 +186,7 @@ template <class T> void multiply_amx(const product_rows & work) {
                 tiles_of<T>[(count - 1) / 4](w, x + t / group * work.blocks, from, std::min(units_max, units - from),
                                              work.out + t, at, count, next, t == 0 ? end : nullptr);
             }
-        outliers.each([&](const outlier & one) { w.add<T>(one, at); });
+        for (const outlier & one : outliers.list()) w.add<T>(one, at);
     }
 }
 

@@ -131,8 +131,10 @@ void tile(const T * w, const void * end, const activations16<T> * x, int first, 
                 for (int t = 0; t < N; t++) {
                     const __m512 scale = _mm512_mul_ps(d, _mm512_set1_ps(x->d[first + t]));
                     sum[t]             = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[t]), scale, sum[t]);
-                    if constexpr (T::has_minimum)
-                        sum[t] = _mm512_fmadd_ps(scales.minimum[j], _mm512_set1_ps(x->correction[part][first + t]), sum[t]);
+                    if constexpr (T::has_minimum) {
+                        const __m512 all = _mm512_set1_ps(x->correction[part][first + t]);
+                        sum[t]           = _mm512_fmadd_ps(scales.minimum[j], all, sum[t]);
+                    }
                 }
             }
         }

@@ -68,15 +68,14 @@ class outlier_list {
             for (int64_t g = 0; g < count; g++) {
                 const T & from = w[(g * blocks + one.block) / per];
                 const int j    = one.block % per;
-                add<T>(one, from.numbers(j, one.four), from.scale(j, one.four), from.minimum(j), one.out + at + g * rows);
+                add<T>(one, from.numbers(j, one.four), from.scale(j, one.four), from.minimum(j),
+                       one.out + at + g * rows);
             }
     }
 
-    /** The same with numbers and scales that have been read: a function gives those of an outlier to `add_one`. */
-    template <class Add> void each(Add add_one) const {
-        for (const outlier & one : all) add_one(one);
-    }
+    const std::vector<outlier> & list() const { return all; }
 
+    /** Adds one to 16 results, with the numbers and scales of its place. */
     template <class T> static void add(const outlier & one, __m512i numbers, __m512 d, __m512 minimum, float * to) {
         const __m512i high  = _mm512_dpbusd_epi32(_mm512_setzero_si512(), numbers, _mm512_set1_epi32(one.high));
         const __m512i zero  = _mm512_set1_epi32(-T::zero * one.sum);

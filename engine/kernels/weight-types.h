@@ -1,6 +1,6 @@
-// Types of quantized weights in AVX-512: how 16 rows of each are interleaved, and how their weights and scales are read.
-// A weight is `scale · (number - zero)`, or `scale · number + minimum`, with a number of at most eight bits. The layout
-// is as large as the file, bit for bit the same weights.
+// Types of quantized weights in AVX-512: how 16 rows of each are interleaved, and how weights and scales are read. A
+// weight is `scale · (number - zero)`, or `scale · number + minimum`, with a number of at most eight bits. The layout is
+// as large as the file, with the same weights.
 //
 // `length`: weights of a block of the file. `parts`: scales of 32 weights. `numbers`: 64 of them, four neighbours of
 // each row, of which a block of 32 has eight (`k`). `scales`: of all 32 of a block in order.
@@ -95,7 +95,7 @@ struct q4_1_rows {
     }
 };
 
-/** Q4_K: eight blocks, whose scales and minima have six bits and one scale each. */
+/** Q4_K: eight blocks, whose scales and minima have six bits, in units of `d` and `dmin`. */
 struct q4_k_rows {
     static constexpr int     type = ggml_type_q4_k, parts = 1, zero = 0;
     static constexpr int64_t length      = 256;
@@ -165,7 +165,7 @@ struct q4_k_rows {
     static __m128i six_bits(bytes low, bytes high) { return (__m128i) ((low & 15) | (high & 0x30)); }
 };
 
-/** Q6_K: 16 parts of 16 weights, whose scales have eight bits and one scale. */
+/** Q6_K: 16 parts of 16 weights, whose scales have eight bits, in units of `d`. */
 struct q6_k_rows {
     static constexpr int     type = ggml_type_q6_k, parts = 2, zero = 32;
     static constexpr int64_t length      = 256;

@@ -29,18 +29,24 @@ const kinds: [name: string, args: string[], allowed: number][] = [
   ['in bfloat16', keptIn('BF16'), 0],
   ['with a cache in eight bits', [...eightBits, '--eight-bit-cache'], 0],
   ['with experts, and a cache in eight bits', [...keptIn('Q8_0'), '--eight-bit-cache'], 2e-3],
+  ['in four and six bits', keptIn('Q4_K_M'), 0],
+  ['with experts in four and six bits', keptIn('Q4_K_M-experts'), 2e-3],
 ]
 const engines = new Map<string, Engine>()
 before(async () => {
   if (skip) return
   // Heads of another length than those of the other models, which our attention has too.
-  const experts = { num_experts: 8, num_experts_per_tok: 2, moe_intermediate_size: 96 }
-  for (const [type, config] of [
-    ['BF16', wide],
-    ['Q8_0', { family: 'Qwen3Moe', head_dim: 256, ...wide, ...experts }],
+  const experts = { family: 'Qwen3Moe', head_dim: 256, num_experts: 8, num_experts_per_tok: 2 }
+  // A block of four or six bits is 256 weights of a row.
+  const wider = { ...wide, hidden_size: 512, num_attention_heads: 8 }
+  for (const [name, type, config] of [
+    ['BF16', 'BF16', wide],
+    ['Q8_0', 'Q8_0', { ...wide, ...experts, moe_intermediate_size: 96 }],
+    ['Q4_K_M', 'Q4_K_M', wider],
+    ['Q4_K_M-experts', 'Q4_K_M', { ...wider, ...experts, moe_intermediate_size: 256 }],
   ] as const) {
     const source = path.join(tinyModelsDir(config), tiny, 'model.gguf')
-    const options = { source, out: path.join(folder, `${type}.gguf`), type, threads: 1, importance: undefined }
+    const options = { source, out: path.join(folder, `${name}.gguf`), type, threads: 1, importance: undefined }
     await quantize(openLibrary(`${root}/.local/llama/lib`), { ...options, onProgress() {} })
   }
   for (const [kind, args] of kinds) engines.set(kind, await startEngine(args))

@@ -52,7 +52,8 @@ template <class T> static bool differs(int64_t blocks, int64_t tokens, int64_t g
     run(multiply_vnni<T>, vnni);
     run(multiply_amx<T>, amx);
     const bool found = memcmp(vnni.data(), amx.data(), vnni.size() * sizeof(float)) != 0;
-    if (found) printf("type %d: %d blocks, %d tokens, %d groups of rows\n", T::type, (int) blocks, (int) tokens, (int) groups);
+    if (found)
+        printf("type %d: %d blocks, %d tokens, %d groups of rows\n", T::type, (int) blocks, (int) tokens, (int) groups);
     return found;
 }
 
@@ -61,8 +62,10 @@ template <class T> static bool differs() {
     constexpr int per   = T::length / block;
     for (const int blocks : { 1, 2, 3, 4, 5, 7, 18, 47, 48, 49, 97, 280 })
         for (const int tokens : { 1, 2, 3, 4, 5, 8, 9, 12, 13, 15, 16, 17, 24, 31, 32, 33, 40 })
-            for (const int groups : { 1, 3 })
-                if (blocks % per == 0 || blocks < 20) found |= differs<T>(blocks < 20 ? blocks * per : blocks, tokens, groups);
+            for (const int groups : { 1, 3 }) {
+                if (blocks < 20) found |= differs<T>(blocks * per, tokens, groups);
+                else if (blocks % per == 0) found |= differs<T>(blocks, tokens, groups);
+            }
     return found;
 }
 

@@ -42,8 +42,8 @@ static double error_of(int large) {
                     exact[(t * groups + g) * rows + r] +=
                         in[i] * (weights[g * blocks + i / block].q[i % block / 4][4 * r + i % 4] - 128.0);
     }
-    multiply<q8_0_rows>({ weights.data(), blocks, groups, x.data(), tokens, out.data(), 0, counts.data(), outliers.data(),
-               most_outliers(blocks) });
+    multiply<q8_0_rows>({ weights.data(), blocks, groups, x.data(), tokens, out.data(), 0, counts.data(),
+                          outliers.data(), most_outliers(blocks) });
     double wrong = 0, size = 0;
     for (size_t i = 0; i < exact.size(); i++) {
         wrong += std::pow(results[i] - exact[i], 2);
