@@ -1,6 +1,6 @@
 // Types of quantized weights in AVX-512: how 16 rows of each are interleaved, and how weights and scales are read. A
-// weight is `scale · (number - zero)`, or `scale · number + minimum`, with a number of at most eight bits. The layout is
-// as large as the file, with the same weights.
+// weight is `scale · (number - zero)`, or `scale · number + minimum`, with a number of at most eight bits. The layout
+// is as large as the file, with the same weights.
 //
 // `length`: weights of a block of the file. `parts`: scales of 32 weights. `numbers`: 64 of them, four neighbours of
 // each row, of which a block of 32 has eight (`k`). `scales`: of all 32 of a block in order.
