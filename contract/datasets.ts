@@ -65,7 +65,8 @@ export const Dataset = z.object({
     .array(z.enum(objectives))
     .describe(
       'What its rows can teach: answers (`sft`, rows of messages), which of two answers is better (`dpo`), or ' +
-        'from rated answers (`kto`). Empty until they are read.',
+        'from rated answers (`kto`), or prompts alone (`reinforcement`, which takes the prompts of conversations and ' +
+        'rated answers, too). Empty until they are read.',
     ),
   rows: z.int(),
   error_count: z.int().describe('How many of its rows cannot be trained on: jobs need 0. 0 until they are read.'),

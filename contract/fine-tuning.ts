@@ -85,6 +85,33 @@ export const validationFigures = {
     .number()
     .optional()
     .describe('Share of the held-out preferences on whose side the model is.'),
+  validation_reward: z
+    .number()
+    .optional()
+    .describe('With `reinforcement`: the mean score of the answers to the held-out prompts.'),
+}
+
+/** What a step of reinforcement measures beside its loss. */
+export const reinforcementFigures = {
+  reward: z.number().optional().describe('With `reinforcement`: the mean score of all answers of the step.'),
+  reward_deviation: z.number().optional().describe('The standard deviation of these scores.'),
+  answer_tokens: z.number().optional().describe('Mean length of the answers of the step, in tokens.'),
+  cut_share: z.number().optional().describe('Share of the answers that were cut at `max_tokens`.'),
+  entropy: z
+    .number()
+    .optional()
+    .describe('Mean of minus the log-probability of the sampled tokens, in nats: how open the answers still are.'),
+  clipped_share: z.number().optional().describe('Share of the trained tokens whose gradient was clipped away.'),
+  equal_share: z.number().optional().describe('Share of the prompts whose answers all got the same score.'),
+  distinct_share: z.number().optional().describe('Share of the answers of a prompt that differ from the others.'),
+  probability_gap: z
+    .number()
+    .optional()
+    .describe('Mean difference of the log-probabilities of engine and trainer, without its sign, in nats.'),
+  generated_tokens: z.int().optional().describe('Tokens that were sampled so far.'),
+  grader_seconds: z.number().optional().describe('Mean time of grading an answer.'),
+  grader_seconds_p95: z.number().optional().describe('Time within which 19 of 20 answers were graded.'),
+  grader_failures: z.int().optional().describe('Answers of the step that a grader could not score; they are left out.'),
 }
 
 export const JobMetrics = z.object({
@@ -112,6 +139,7 @@ export const JobMetrics = z.object({
     .optional()
     .describe('With preferences: how much more the good answers of the batch are rewarded than the bad ones.'),
   reward_accuracy: z.number().optional().describe('Share of the preferences of the batch on whose side the model is.'),
+  ...reinforcementFigures,
   validation_loss: z.number().optional().describe('Validation loss after this step, if it was evaluated.'),
   ...validationFigures,
 })
@@ -210,6 +238,14 @@ export const JobEstimate = z.object({
     .int()
     .nullable()
     .describe('Tokens of the training: without padding, with prompts, times epochs. Null if it does not fit.'),
+  generated_tokens_max: z
+    .int()
+    .nullable()
+    .optional()
+    .describe(
+      'With `reinforcement`: the most tokens that the answers of all steps may have. Nothing is tried: tokens, time ' +
+        'and price depend on how long the answers become, and are null.',
+    ),
   steps: z.int().nullable(),
   rows: z.int().nullable().describe('How many rows will be trained on. Null where it does not fit.'),
   cut_rows: z

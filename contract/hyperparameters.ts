@@ -2,7 +2,8 @@
 // resolved config (tuning.ts), the defaults (server/features/jobs/defaults.ts), the groups of spec.json, the trainer's
 // dataclasses (trainer/runtime/hyperparameters.py) and docs/reference.
 import { z } from 'zod'
-import { Method } from './common.ts'
+import { JsonObject, Method } from './common.ts'
+import { Grader, Graders, GradingLimits, gradingDefaults } from './graders.ts'
 
 export interface Hyperparameter {
   description: string
@@ -22,6 +23,10 @@ export interface Hyperparameter {
   spec_name?: string
   /** Its type in the trainer. */
   python: string
+  /** Its default there, where that is another. */
+  python_default?: null
+  /** Whether the dashboard's form has no field for it. */
+  without_field?: true
 }
 
 const Prompt = z.union([
@@ -45,15 +50,20 @@ export const method = {
   python: 'str',
 } satisfies Hyperparameter
 
-export const objectives = ['sft', 'dpo', 'kto'] as const
+export const objectives = ['sft', 'dpo', 'kto', 'reinforcement'] as const
 export type Objective = (typeof objectives)[number]
+
+export const policyLosses = ['dapo', 'grpo', 'dr_grpo', 'gspo', 'cispo', 'rloo'] as const
+export type PolicyLoss = (typeof policyLosses)[number]
+const reasoningEfforts = ['none', 'minimal', 'low', 'medium', 'high', 'xhigh'] as const
 
 export const hyperparameters = {
   method_options: {
     objective: {
       description:
-        'What is learned: answers (`sft`), which of two answers is better (`dpo`), or from answers rated as good or ' +
-        'bad (`kto`). The rows must be of that kind.',
+        'What is learned: answers (`sft`), which of two answers is better (`dpo`), from answers rated as good or ' +
+        'bad (`kto`), or from the scores that graders give the answers of the model itself (`reinforcement`). The ' +
+        'rows must be of that kind; `reinforcement` takes the prompts of conversations and rated answers, too.',
       request: z.enum(objectives),
       resolved: z.enum(objectives),
       default: 'sft' as Objective,
@@ -104,6 +114,128 @@ export const hyperparameters = {
       resolved: z.number(),
       default: 1,
       python: 'float',
+    },
+    grader: {
+      description: 'For `reinforcement`: the grader whose score is the reward. Another form of `graders` with one.',
+      request: Grader.meta({ 'x-opaque': true }),
+      default: null,
+      default_words: 'none',
+      python: 'dict[str, Any] | None',
+      without_field: true,
+    },
+    graders: {
+      description:
+        'For `reinforcement`: graders as of evaluations. The reward of an answer is the mean of their scores; a ' +
+        '`multi` grader weighs them otherwise.',
+      request: Graders.meta({ 'x-opaque': true }),
+      resolved: z.array(JsonObject),
+      default: [],
+      default_words: 'required for `reinforcement`',
+      python: 'list[dict[str, Any]]',
+      without_field: true,
+    },
+    policy_loss: {
+      description:
+        'For `reinforcement`: what is minimized. `dapo` (mean over all tokens, clipped further upwards than ' +
+        'downwards), `grpo` (mean of the means of answers), `dr_grpo` (sums over a constant, scores not divided by ' +
+        'their deviation), `gspo` (ratios of whole answers), `cispo` (clips weights, never gradients) or `rloo` ' +
+        '(scores less the mean of the others, no clipping).',
+      request: z.enum(policyLosses),
+      resolved: z.enum(policyLosses),
+      default: 'dapo' as PolicyLoss,
+      python: 'str',
+    },
+    group_size: {
+      description: 'For `reinforcement`: answers to each prompt in a step, which are compared with each other.',
+      request: z.int().min(2).max(64),
+      resolved: z.int(),
+      default: 8,
+      python: 'int',
+    },
+    max_tokens: {
+      description: 'For `reinforcement`: most tokens of an answer. A longer one is cut and graded as it is.',
+      request: z.int().min(1).max(4096),
+      resolved: z.int(),
+      default: 256,
+      python: 'int',
+    },
+    clip_low: {
+      description: 'For `reinforcement`: how far below 1 the ratio of probabilities may fall before it is clipped.',
+      request: z.number().gt(0).max(1),
+      resolved: z.number().nullable(),
+      default: null,
+      default_words: '0.2; 0.0003 for `gspo`; 1 (none) for `cispo`',
+      python: 'float | None',
+    },
+    clip_high: {
+      description: 'For `reinforcement`: how far above 1 the ratio of probabilities may rise before it is clipped.',
+      request: z.number().gt(0).max(100),
+      resolved: z.number().nullable(),
+      default: null,
+      default_words: '0.28 for `dapo`; 0.2 for `grpo` and `dr_grpo`; 0.0004 for `gspo`; 4 for `cispo`',
+      python: 'float | None',
+    },
+    importance_cap: {
+      description:
+        'For `reinforcement`: the most that a token weighs to correct the difference between the probabilities of ' +
+        'the engine, which samples, and those of the trainer.',
+      request: z.number().min(1).max(100),
+      resolved: z.number(),
+      default: 2,
+      python: 'float',
+    },
+    updates_per_step: {
+      description: 'For `reinforcement`: into how many updates the answers of a step are divided.',
+      request: z.int().min(1).max(16),
+      resolved: z.int(),
+      default: 1,
+      python: 'int',
+    },
+    refill_rounds: {
+      description:
+        'For `reinforcement`: how often further prompts are taken in a step for those whose answers all have the ' +
+        'same score, and so teach nothing.',
+      request: z.int().min(0).max(10),
+      resolved: z.int(),
+      default: 2,
+      python: 'int',
+    },
+    grading: {
+      description:
+        'For `reinforcement`: when grading ends, as of evaluations: `error_share_max`, `judge_tokens_max`, ' +
+        '`judge_cost_max`. Answers that a grader fails to score are left out and counted.',
+      request: GradingLimits.meta({ 'x-opaque': true }),
+      resolved: z.object(GradingLimits.shape),
+      default: gradingDefaults,
+      default_words: '`error_share_max` 0.2, no budget',
+      python: 'dict[str, Any] | None',
+      python_default: null,
+      without_field: true,
+    },
+    evaluation_samples: {
+      description: 'For `reinforcement`: answers to each held-out prompt in an evaluation.',
+      request: z.int().min(1).max(64),
+      resolved: z.int(),
+      default: 1,
+      python: 'int',
+    },
+    response_format: {
+      description: 'For `reinforcement`: the form that answers have to have, as in chat requests.',
+      request: JsonObject.meta({ 'x-opaque': true }),
+      resolved: JsonObject.nullable(),
+      default: null,
+      default_words: 'none',
+      python: 'dict[str, Any] | None',
+      without_field: true,
+    },
+    reasoning_effort: {
+      description: 'For `reinforcement`: how much a model that thinks is asked to, as in chat requests.',
+      request: z.enum(reasoningEfforts),
+      resolved: z.enum(reasoningEfforts).nullable(),
+      default: null,
+      default_words: 'as the chat template has it',
+      python: 'str | None',
+      without_field: true,
     },
   },
   lora_config: {
@@ -160,7 +292,7 @@ export const hyperparameters = {
       python: 'int',
     },
     batch_size: {
-      description: 'Examples per optimizer step.',
+      description: 'Examples per optimizer step; with `reinforcement` prompts.',
       request: z.int().min(1).max(256),
       resolved: z.int(),
       default: 4,
@@ -170,7 +302,9 @@ export const hyperparameters = {
       description: 'Learning rate at its peak; it falls to 0 along a cosine.',
       request: z.number().gt(0).max(0.1),
       resolved: z.number(),
-      computed: 'by the size of the base: 0.001 to 0.0002; a tenth of it for `full`, and a tenth for `dpo` and `kto`',
+      computed:
+        'by the size of the base: 0.001 to 0.0002; a tenth of it for `full`, and a tenth for `dpo`, `kto` and ' +
+        '`reinforcement`',
       python: 'float',
     },
     warmup_ratio: {
@@ -233,7 +367,7 @@ export const hyperparameters = {
       python: 'int | None',
     },
     early_stopping_patience: {
-      description: 'End after this many evaluations without a better loss; the best state is the result.',
+      description: 'End after this many evaluations without a better loss, or reward; the best state is the result.',
       request: z.int().min(1).max(100),
       resolved: z.int().nullable(),
       default: null,
@@ -273,6 +407,13 @@ export type ComputedName<G extends GroupName> = {
 
 export const entriesOf = (group: GroupName): [string, Hyperparameter][] =>
   Object.entries<Hyperparameter>(hyperparameters[group])
+
+/** The method options that an objective has: those whose description names it, or no objective ("For `dpo`: …"). */
+export const optionsFor = (objective: Objective): string[] =>
+  entriesOf('method_options').flatMap(([name, { description }]) => {
+    const owners = /^For ([^:]+):/.exec(description)?.[1]
+    return owners === undefined || owners.includes(`\`${objective}\``) ? [name] : []
+  })
 
 /** A field of a request. `default` and `x-default` (in words) appear in OpenAPI and the docs; they change no value. */
 export function requestField<T extends z.ZodType>(entry: Hyperparameter & { request: T }): z.ZodOptional<T> {

@@ -14,7 +14,10 @@ const StepQuery = z.strictObject({
 
 export const JobEvaluation = z.object({
   step: z.int(),
-  validation_loss: z.number().describe('Mean loss on the held-out rows.'),
+  validation_loss: z
+    .number()
+    .optional()
+    .describe('Mean loss on the held-out rows. Not there with `reinforcement`, which has `validation_reward`.'),
   ...validationFigures,
   train_loss: z.number().optional().describe('Mean loss of the training rows over the epoch, up to this step.'),
   created_at: Time,

@@ -1,7 +1,8 @@
 // OpenAI's fine-tuning API: the jobs and models of `/fine-tuning` in that API's shapes.
 import { z } from 'zod'
-import { digits, Metadata } from './common.ts'
+import { digits, JsonObject, Metadata } from './common.ts'
 import { CursorQuery, MetadataQuery, openaiList } from './files.ts'
+import { Grader } from './graders.ts'
 import { routesOf } from './route.ts'
 import { onlyIf } from './sampling.ts'
 
@@ -24,6 +25,14 @@ export const DpoHyperparameters = Hyperparameters.extend({
 })
 export type DpoHyperparameters = z.infer<typeof DpoHyperparameters>
 
+export const ReinforcementHyperparameters = Hyperparameters.extend({
+  compute_multiplier: auto(z.number().gt(0).max(8)).describe('Times 8, the answers to each prompt: `group_size`.'),
+  eval_interval: auto(z.int().min(1).max(1_000_000)).describe('Steps from one evaluation to the next.'),
+  eval_samples: auto(z.int().min(1).max(64)).describe('Answers to each held-out prompt.'),
+  reasoning_effort: z.enum(['default', 'low', 'medium', 'high']).nullish(),
+})
+export type ReinforcementHyperparameters = z.infer<typeof ReinforcementHyperparameters>
+
 export const Method = z
   .strictObject({
     type: z.enum(['supervised', 'dpo', 'reinforcement']),
@@ -32,19 +41,23 @@ export const Method = z
       .strictObject({ hyperparameters: DpoHyperparameters.nullish() })
       .nullish()
       .describe('Rows of preferences: `input`, `preferred_output` and `non_preferred_output`.'),
-    reinforcement: z.looseObject({}).nullish(),
+    reinforcement: z
+      .strictObject({
+        grader: Grader.describe('What scores the answers: the reward.'),
+        response_format: JsonObject.nullish().describe('The form that answers have to have.'),
+        hyperparameters: ReinforcementHyperparameters.nullish(),
+      })
+      .nullish()
+      .describe('Rows of prompts: `messages` that end with one of the user, and fields for the grader.'),
   })
   .superRefine((method, context) => {
     const { type } = method
     const foreign = (['supervised', 'dpo', 'reinforcement'] as const).find((kind) => method[kind] && kind !== type)
-    if (type === 'reinforcement')
+    if (type === 'reinforcement' && !method.reinforcement)
       context.addIssue({
         code: 'custom',
-        path: ['type'],
-        params: { unsupported: true },
-        message:
-          "'reinforcement' is not offered. Train with 'dpo' on pairs of answers, or with 'supervised' on rows that " +
-          'have the wanted answers',
+        path: ['reinforcement'],
+        message: 'must have a grader that scores the answers',
       })
     else if (foreign)
       context.addIssue({
@@ -113,10 +126,22 @@ export const OpenaiJob = z.object({
   hyperparameters: UsedHyperparameters,
   method: z.object({
     type: z
-      .enum(['supervised', 'dpo'])
+      .enum(['supervised', 'dpo', 'reinforcement'])
       .describe('A job with another objective of this service is shown as supervised.'),
     supervised: z.object({ hyperparameters: UsedHyperparameters }).optional(),
     dpo: z.object({ hyperparameters: UsedHyperparameters.extend({ beta: z.number() }) }).optional(),
+    reinforcement: z
+      .object({
+        grader: JsonObject,
+        response_format: JsonObject.nullable(),
+        hyperparameters: UsedHyperparameters.extend({
+          compute_multiplier: z.number(),
+          eval_interval: z.union([z.int(), z.literal('auto')]),
+          eval_samples: z.int(),
+          reasoning_effort: z.string(),
+        }),
+      })
+      .optional(),
   }),
   seed: z.int(),
   metadata: Metadata.nullable(),
@@ -132,7 +157,10 @@ export const OpenaiJobEvent = z.object({
   level: z.enum(['info', 'warn', 'error']),
   message: z.string(),
   type: z.enum(['message', 'metrics']),
-  data: z.record(z.string(), z.unknown()).nullable().describe('The losses of a step, in events of type `metrics`.'),
+  data: z
+    .record(z.string(), z.unknown())
+    .nullable()
+    .describe('The losses or rewards of a step, in events of type `metrics`.'),
 })
 export type OpenaiJobEvent = z.infer<typeof OpenaiJobEvent>
 
@@ -148,6 +176,8 @@ export const OpenaiCheckpoint = z.object({
     train_loss: z.number().optional(),
     valid_loss: z.number().optional(),
     valid_mean_token_accuracy: z.number().optional(),
+    train_mean_reward: z.number().optional(),
+    full_valid_mean_reward: z.number().optional(),
   }),
 })
 export type OpenaiCheckpoint = z.infer<typeof OpenaiCheckpoint>

@@ -3,7 +3,7 @@ import { existsSync, openAsBlob, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { z } from 'zod'
-import type { CreateOpenaiJob, Tunery } from '../../sdk/index.ts'
+import type { CreateOpenaiJobInput, Tunery } from '../../sdk/index.ts'
 import { UsageError } from '../support/errors.ts'
 import { typed } from '../support/invocation.ts'
 import type { GlobalOptions } from '../support/options.ts'
@@ -82,7 +82,7 @@ async function importJob(jobFile: string, options: ImportOptions): Promise<void>
     if (options.json) console.log(JSON.stringify({ differences, valid: true }))
     return
   }
-  const request: CreateOpenaiJob = { ...settings, training_file, ...(validation_file && { validation_file }) }
+  const request: CreateOpenaiJobInput = { ...settings, training_file, ...(validation_file && { validation_file }) }
   const created = await tunery.openaiFineTuning.jobs.create(request).catch(async (error) => {
     await removeFiles(tunery, uploaded)
     throw error

@@ -100,7 +100,7 @@ async function showOne(id: string, options: GlobalOptions): Promise<void> {
 
 function describeJob(job: Job, evaluations: JobEvaluation[]): string {
   const { metrics } = job
-  const losses = evaluations.map(({ validation_loss }) => validation_loss)
+  const losses = lossesOf(evaluations)
   return fields([
     ['id', job.id],
     ['name', job.name],
@@ -130,6 +130,10 @@ function describeJob(job: Job, evaluations: JobEvaluation[]): string {
     ['evaluation', job.result_evaluation],
   ])
 }
+
+const lossesOf = (evaluations: JobEvaluation[]) => evaluations.flatMap(({ validation_loss }) => validation_loss ?? [])
+const rewardsOf = (evaluations: JobEvaluation[]) =>
+  evaluations.flatMap(({ validation_reward }) => validation_reward ?? [])
 
 /** In the order of their steps. */
 const evaluationsOf = async (tunery: Tunery, { id }: Job): Promise<JobEvaluation[]> =>
@@ -192,15 +196,10 @@ function comparison(jobs: (Job & { evaluations: JobEvaluation[] })[]): string {
     ['train loss', scores(({ metrics }) => metrics.loss ?? metrics.train_loss, precise)],
     ['mean over the epoch', scores(({ metrics }) => metrics.train_loss, precise)],
     ['validation loss', scores(({ metrics }) => metrics.validation_loss, precise)],
-    [
-      'best validation',
-      scores(
-        ({ evaluations }) => evaluations.map(({ validation_loss }) => validation_loss).sort((a, b) => a - b)[0],
-        precise,
-      ),
-    ],
+    ['best validation', scores(({ evaluations }) => lossesOf(evaluations).sort((a, b) => a - b)[0], precise)],
     ['tokens right', scores(({ metrics }) => metrics.validation_accuracy, percent)],
     ['rows right', scores(({ metrics }) => metrics.validation_exact, percent)],
+    ['best reward', scores(({ evaluations }) => rewardsOf(evaluations).sort((a, b) => b - a)[0], precise)],
     ['preferences right', scores(({ metrics }) => metrics.validation_reward_accuracy, percent)],
     ['trained for', scores(({ metrics }) => metrics.train_seconds, duration)],
     ['tokens', scores(({ trained_tokens }) => trained_tokens, number)],
@@ -214,13 +213,7 @@ function comparison(jobs: (Job & { evaluations: JobEvaluation[] })[]): string {
     ['result', ({ model }) => model ?? ''],
     [
       'curve',
-      ({ evaluations }) =>
-        isTerminal() && evaluations.length > 1
-          ? sparkline(
-              evaluations.map(({ validation_loss }) => validation_loss),
-              16,
-            )
-          : '',
+      ({ evaluations }) => (isTerminal() && evaluations.length > 1 ? sparkline(lossesOf(evaluations), 16) : ''),
     ],
   ]
   const filled = lines.filter(([, value]) => jobs.some((job, index) => value(job, index) !== ''))

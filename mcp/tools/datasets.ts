@@ -28,7 +28,9 @@ const Dataset = z.object({
   name: z.string(),
   format: z.string(),
   status: z.string().describe('preparing, ready or unreadable'),
-  objectives: z.array(z.string()).describe('What its rows can teach: sft (answers), dpo or kto (preferences).'),
+  objectives: z
+    .array(z.string())
+    .describe('What its rows can teach: sft (answers), dpo or kto (preferences), reinforcement (prompts).'),
   rows: z.number(),
   size_mb: z.number(),
   created_at: z.string(),

@@ -1,6 +1,6 @@
 // Jobs: estimate, start, watch, stop.
 import { z } from 'zod'
-import type { JobEstimate, JobEvent, Job as ServiceJob, Tunery } from '../../sdk/index.ts'
+import type { CreateJobInput, JobEstimate, JobEvent, Job as ServiceJob, Tunery } from '../../sdk/index.ts'
 import { asking, type CostEstimate, confirmation } from '../confirm.ts'
 import { listInput, nextAfter, pageEnd } from './datasets.ts'
 import { changes, creates, defineTool, destroys, reads } from './tool.ts'
@@ -40,10 +40,20 @@ const Config = z
         'An adapter (lora, the default), an adapter on the base in 4 bits (qlora: less memory), or all weights (full).',
       ),
     method_options: z
-      .looseObject({ objective: z.enum(['sft', 'dpo', 'kto']).optional(), beta: z.number().optional() })
+      .looseObject({
+        objective: z.enum(['sft', 'dpo', 'kto', 'reinforcement']).optional(),
+        beta: z.number().optional(),
+        graders: z
+          .array(z.looseObject({ type: z.string(), name: z.string() }))
+          .optional()
+          .describe('For reinforcement: graders as of evaluations, whose mean score is the reward.'),
+        group_size: z.int().optional().describe('For reinforcement: answers to each prompt in a step.'),
+        max_tokens: z.int().optional().describe('For reinforcement: most tokens of an answer.'),
+      })
       .optional()
       .describe(
-        'What is learned: answers (sft, the default) or preferences (dpo, kto); the rows must be of that kind.',
+        'What is learned: answers (sft, the default), preferences (dpo, kto; the rows must be of that kind), or what ' +
+          'graders score highly (reinforcement; rows with prompts).',
       ),
     lora_config: z
       .looseObject({
@@ -136,7 +146,7 @@ const estimateTraining = defineTool({
   output: Estimate,
   annotations: { ...reads, idempotentHint: true },
   async run(body, { tunery, signal }) {
-    const estimate = await tunery.jobs.estimate(body, { signal })
+    const estimate = await tunery.jobs.estimate(body as CreateJobInput, { signal })
     return {
       summary: estimate.fits
         ? `It fits: ${estimate.seconds} s, ${estimate.tokens} tokens, ${estimate.peak_memory_mb} MB.`
@@ -173,10 +183,10 @@ const startTraining = defineTool({
       tool: 'start_training',
       args,
       action: `train ${training.model_id} on the dataset ${training.dataset_id}`,
-      estimate: async () => costOf(await tunery.jobs.estimate(training, { signal })),
+      estimate: async () => costOf(await tunery.jobs.estimate(training as CreateJobInput, { signal })),
     })
     if (confirmed.status !== 'agreed') return confirmed
-    const job = await tunery.jobs.create({ ...training, name, description }, { signal })
+    const job = await tunery.jobs.create({ ...(training as CreateJobInput), name, description }, { signal })
     return {
       summary: `Started ${job.id}; it is ${job.status}. Next: watch_job.`,
       data: { status: 'started' as const, job },

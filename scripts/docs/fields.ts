@@ -21,6 +21,8 @@ interface JsonSchema {
   maxLength?: number
   minItems?: number
   maxItems?: number
+  /** Its fields are described elsewhere. */
+  'x-opaque'?: boolean
 }
 
 export interface FieldRow {
@@ -63,6 +65,7 @@ function fieldRowsOf(schema: JsonSchema, prefix: string): FieldRow[] {
 
 /** The object schemas in a field: the field itself, a list's items, a union's choices. */
 function objectsIn(schema: JsonSchema, path: string): [JsonSchema, string][] {
+  if (schema['x-opaque']) return []
   if (schema.properties) return [[schema, path]]
   if (schema.items) return objectsIn(schema.items, `${path}[]`)
   return [...(schema.anyOf ?? []), ...(schema.oneOf ?? [])].flatMap((choice) => objectsIn(choice, path))

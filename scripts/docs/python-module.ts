@@ -44,7 +44,8 @@ export function pythonClass(name: string, doc: string, entries: [string, Hyperpa
 const description = ({ description, default: value, default_words }: Hyperparameter) =>
   (value === null ? `${description} None: ${default_words}.` : description).replaceAll('’', "'")
 
-function literal({ default: value, python }: Hyperparameter): string {
+function literal({ default: given, python, python_default }: Hyperparameter): string {
+  const value = python_default === undefined ? given : python_default
   if (value === null) return 'None'
   if (Array.isArray(value) && value.length === 0) return `field(default_factory=${python})`
   // A float stays one: the fingerprint of a spec tells 0 from 0.0.

@@ -30,7 +30,9 @@ export const webFiles = (): Record<string, string> => ({
     `export const groups: readonly HyperparameterGroup[] = ${compactJson(
       Object.keys(hyperparameters).map((group) => ({
         name: group,
-        entries: entriesOf(group as GroupName).flatMap(([name, entry]) => (entry.request ? [infoOf(name, entry)] : [])),
+        entries: entriesOf(group as GroupName).flatMap(([name, entry]) =>
+          entry.request && !entry.without_field ? [infoOf(name, entry)] : [],
+        ),
       })),
       1000,
     )}`,

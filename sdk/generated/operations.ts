@@ -445,7 +445,7 @@ export interface Operations {
   openaiFineTuning: {
     jobs: {
       /** Start a fine-tuning job. `POST /fine_tuning/jobs` */
-      create: (body: T.CreateOpenaiJob, options?: RequestOptions) => Promise<T.OpenaiJob>
+      create: (body: T.CreateOpenaiJobInput, options?: RequestOptions) => Promise<T.OpenaiJob>
       /** The jobs of the account, newest first. `GET /fine_tuning/jobs` */
       list: (query?: T.MetadataQueryInput, options?: RequestOptions) => PagePromise<T.OpenaiJob>
       /** One job. `GET /fine_tuning/jobs/{job_id}` */

@@ -14,8 +14,6 @@ export type ModelCategory = 'language' | 'code' | 'multimodal' | 'embedding'
 export type Method = 'lora' | 'qlora' | 'full'
 export type Description = string
 export type DatasetFormat = 'jsonl' | 'csv' | 'parquet' | 'huggingface'
-export type DeploymentName = string
-export type Duration = string
 export type GraderInput =
   | StringCheckGrader | TextSimilarityGraderInput | LabelModelGrader | ScoreModelGraderInput | JsonSchemaGraderInput
   | JsonEqualGraderInput | ContainsGraderInput | RegexGraderInput | ToolCallGrader | PythonGraderInput
@@ -26,6 +24,15 @@ export type SimpleGraderInput =
   | JsonEqualGraderInput | ContainsGraderInput | RegexGraderInput | ToolCallGrader | PythonGraderInput
   | EndpointGraderInput
 export type GradersInput = GraderInput[]
+export type Grader =
+  | StringCheckGrader | TextSimilarityGrader | LabelModelGrader | ScoreModelGrader | JsonSchemaGrader | JsonEqualGrader
+  | ContainsGrader | RegexGrader | ToolCallGrader | PythonGrader | EndpointGrader | MultiGrader
+export type SimpleGrader =
+  | StringCheckGrader | TextSimilarityGrader | LabelModelGrader | ScoreModelGrader | JsonSchemaGrader | JsonEqualGrader
+  | ContainsGrader | RegexGrader | ToolCallGrader | PythonGrader | EndpointGrader
+export type Graders = Grader[]
+export type DeploymentName = string
+export type Duration = string
 export type EvaluationTemplate = TemplateMessage[] | { item_reference: ItemReference }
 export type ItemReference = string
 export type ReasoningEffort = 'none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh' | 'max'
@@ -844,8 +851,8 @@ export interface Dataset {
   description: string
   format: DatasetFormat
   /** Whether its rows have been read yet. */ status: 'preparing' | 'ready' | 'unreadable'
-  /** What its rows can teach: answers (`sft`, rows of messages), which of two answers is better (`dpo`), or from rated answers (`kto`). Empty until they are read. */
-  objectives: ('sft' | 'dpo' | 'kto')[]
+  /** What its rows can teach: answers (`sft`, rows of messages), which of two answers is better (`dpo`), or from rated answers (`kto`), or prompts alone (`reinforcement`, which takes the prompts of conversations and rated answers, too). Empty until they are read. */
+  objectives: ('sft' | 'dpo' | 'kto' | 'reinforcement')[]
   rows: number
   /** How many of its rows cannot be trained on: jobs need 0. 0 until they are read. */ error_count: number
   /** How many pictures its rows have. Only a base of the category `multimodal` learns from them. */ pictures: number
@@ -973,7 +980,7 @@ export interface Metadata {
 export interface CreateJobInput {
   /** A base model of the hub, or a model of the account to continue from. */ model_id: string
   /** The dataset to train on. */ dataset_id: string
-  /** How to train; everything in it may be left out. */ config?: JobConfig | undefined
+  /** How to train; everything in it may be left out. */ config?: JobConfigInput | undefined
   /** An evaluation of the account. When the job is done, its result answers the same rows beside the model that training started from, and the same graders score the answers. */
   evaluation?: string | undefined
   /** Name of the job and of the model that it makes. Default: made of the names of the dataset and the base. */
@@ -982,12 +989,12 @@ export interface CreateJobInput {
   /** Up to 16 pairs of your own: keys of up to 64 characters, values of up to 512; the model gets them too. */
   metadata?: Metadata | undefined
 }
-export interface JobConfig {
+export interface JobConfigInput {
   /** An adapter (`lora`), an adapter on the base in 4 bits (`qlora`), or all weights (`full`). */
   method?: Method | undefined
   /** What is learned: answers or preferences, and by which loss. */ method_options?: {
-    /** What is learned: answers (`sft`), which of two answers is better (`dpo`), or from answers rated as good or bad (`kto`). The rows must be of that kind. */
-    objective?: 'sft' | 'dpo' | 'kto' | undefined
+    /** What is learned: answers (`sft`), which of two answers is better (`dpo`), from answers rated as good or bad (`kto`), or from the scores that graders give the answers of the model itself (`reinforcement`). The rows must be of that kind; `reinforcement` takes the prompts of conversations and rated answers, too. */
+    objective?: 'sft' | 'dpo' | 'kto' | 'reinforcement' | undefined
     /** For `dpo` and `kto`: how strongly the model is kept near the model that it starts from. Smaller: it may move further. */
     beta?: number | undefined
     /** For `dpo`: `sigmoid` (the loss of the paper), `ipo` (against overfitting to clear preferences) or `robust` (for preferences of which a known share, `label_smoothing`, is wrong). */
@@ -1000,6 +1007,34 @@ export interface JobConfig {
     desirable_weight?: number | undefined
     /** For `kto`: weight of the answers rated as bad. Raise it where they are few. */
     undesirable_weight?: number | undefined
+    /** For `reinforcement`: the grader whose score is the reward. Another form of `graders` with one. */
+    grader?: GraderInput | undefined
+    /** For `reinforcement`: graders as of evaluations. The reward of an answer is the mean of their scores; a `multi` grader weighs them otherwise. */
+    graders?: GradersInput | undefined
+    /** For `reinforcement`: what is minimized. `dapo` (mean over all tokens, clipped further upwards than downwards), `grpo` (mean of the means of answers), `dr_grpo` (sums over a constant, scores not divided by their deviation), `gspo` (ratios of whole answers), `cispo` (clips weights, never gradients) or `rloo` (scores less the mean of the others, no clipping). */
+    policy_loss?: 'dapo' | 'grpo' | 'dr_grpo' | 'gspo' | 'cispo' | 'rloo' | undefined
+    /** For `reinforcement`: answers to each prompt in a step, which are compared with each other. */
+    group_size?: number | undefined
+    /** For `reinforcement`: most tokens of an answer. A longer one is cut and graded as it is. */
+    max_tokens?: number | undefined
+    /** For `reinforcement`: how far below 1 the ratio of probabilities may fall before it is clipped. */
+    clip_low?: number | undefined
+    /** For `reinforcement`: how far above 1 the ratio of probabilities may rise before it is clipped. */
+    clip_high?: number | undefined
+    /** For `reinforcement`: the most that a token weighs to correct the difference between the probabilities of the engine, which samples, and those of the trainer. */
+    importance_cap?: number | undefined
+    /** For `reinforcement`: into how many updates the answers of a step are divided. */
+    updates_per_step?: number | undefined
+    /** For `reinforcement`: how often further prompts are taken in a step for those whose answers all have the same score, and so teach nothing. */
+    refill_rounds?: number | undefined
+    /** For `reinforcement`: when grading ends, as of evaluations: `error_share_max`, `judge_tokens_max`, `judge_cost_max`. Answers that a grader fails to score are left out and counted. */
+    grading?: GradingLimitsInput | undefined
+    /** For `reinforcement`: answers to each held-out prompt in an evaluation. */
+    evaluation_samples?: number | undefined
+    /** For `reinforcement`: the form that answers have to have, as in chat requests. */
+    response_format?: JsonObject | undefined
+    /** For `reinforcement`: how much a model that thinks is asked to, as in chat requests. */
+    reasoning_effort?: 'none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh' | undefined
   } | undefined
   /** The adapter, for `lora` and `qlora`. */ lora_config?: {
     /** Rank of the adapter: how much it can learn, and how large it is. */ r?: number | undefined
@@ -1012,7 +1047,7 @@ export interface JobConfig {
   } | undefined
   /** The training. */ training_config?: {
     /** Number of passes over the whole dataset. */ epochs?: number | undefined
-    /** Examples per optimizer step. */ batch_size?: number | undefined
+    /** Examples per optimizer step; with `reinforcement` prompts. */ batch_size?: number | undefined
     /** Learning rate at its peak; it falls to 0 along a cosine. */ learning_rate?: number | undefined
     /** Share of the steps in which the learning rate rises to its peak. */ warmup_ratio?: number | undefined
     /** Seed of the order of the rows, of the held-out rows and of new weights. */ seed?: number | undefined
@@ -1022,7 +1057,7 @@ export interface JobConfig {
     /** Share of the rows that is held out and evaluated during the training. */ validation_split?: number | undefined
     /** A dataset to evaluate instead of a share of the rows. */ validation_dataset_id?: string | undefined
     /** Optimizer steps from one evaluation to the next. */ every_steps?: number | undefined
-    /** End after this many evaluations without a better loss; the best state is the result. */
+    /** End after this many evaluations without a better loss, or reward; the best state is the result. */
     early_stopping_patience?: number | undefined
     /** Prompts answered at each evaluation, with the answer of the base: a text, or messages. */ sample_prompts?: (
       | string
@@ -1033,6 +1068,125 @@ export interface JobConfig {
     )[] | undefined
     /** How many of the newest evaluated states become models. */ keep_checkpoints?: number | undefined
   } | undefined
+}
+export interface StringCheckGrader {
+  type: 'string_check'
+  name: ShortName
+  input: string
+  reference: string
+  /** Equal, not equal, contains, contains whatever the case of letters. */ operation: 'eq' | 'ne' | 'like' | 'ilike'
+}
+export interface TextSimilarityGraderInput {
+  type: 'text_similarity'
+  name: ShortName
+  input: string
+  reference: string
+  evaluation_metric:
+    'fuzzy_match' | 'bleu' | 'gleu' | 'rouge_1' | 'rouge_2' | 'rouge_3' | 'rouge_4' | 'rouge_5' | 'rouge_l'
+  pass_threshold?: number | undefined
+}
+export interface LabelModelGrader {
+  type: 'label_model'
+  name: ShortName
+  /** A model of this service that judges. */ model: string
+  input: TemplateMessage[]
+  labels: string[]
+  passing_labels: string[]
+}
+export interface TemplateMessage {
+  type?: 'message' | undefined
+  role: 'user' | 'assistant' | 'system' | 'developer'
+  content: string | TemplatePart | (string | TemplatePart)[]
+}
+export interface TemplatePart {
+  type: 'input_text' | 'output_text'
+  text: string
+}
+export interface ScoreModelGraderInput {
+  type: 'score_model'
+  name: ShortName
+  /** A model of this service that judges. */ model: string
+  input: TemplateMessage[]
+  /** The lowest and the highest score. */ range?: [number, number] | undefined
+  /** Default: the middle of the range. */ pass_threshold?: number | null | undefined
+  /** How the judge answers. */ sampling_params?: {
+    /** Default 0. */ temperature?: number | null | undefined
+    top_p?: number | null | undefined
+    seed?: Seed | null | undefined
+    /** Default 64, and not less. */ max_completions_tokens?: number | null | undefined
+    /** Without effect: a judge answers in a form. */ reasoning_effort?: string | null | undefined
+  } | null | undefined
+}
+export interface JsonSchemaGraderInput {
+  type: 'json_schema'
+  name: ShortName
+  /** What is graded. Default: the text of the answer. */ input?: string | undefined
+  /** The JSON Schema that the answer must satisfy. */ schema: JsonObject
+}
+export interface JsonObject {
+  [k: string]: unknown
+}
+export interface JsonEqualGraderInput {
+  type: 'json_equal'
+  name: ShortName
+  /** What is graded. Default: the text of the answer. */ input?: string | undefined
+  /** What it is compared with. Default: the answer of the row. */ reference?: string | undefined
+  /** The fields that are compared, such as `address.city`. Default: all of the reference. */
+  fields?: string[] | undefined
+}
+export interface ContainsGraderInput {
+  type: 'contains'
+  name: ShortName
+  /** What is graded. Default: the text of the answer. */ input?: string | undefined
+  /** What it is compared with. Default: the answer of the row. */ reference?: string | undefined
+  ignore_case?: boolean | undefined
+}
+export interface RegexGraderInput {
+  type: 'regex'
+  name: ShortName
+  /** What is graded. Default: the text of the answer. */ input?: string | undefined
+  /** An RE2 pattern: no back-references and no look-around, so that every text is searched in linear time. */
+  pattern: string
+  ignore_case?: boolean | undefined
+  /** Whether the answer must not match. */ negate?: boolean | undefined
+}
+export interface ToolCallGrader {
+  type: 'tool_call'
+  name: ShortName
+  /** Default: the call of the row’s answer. */ function?: string | undefined
+  /** Arguments that the call must have; it may have more. Default: those of the row’s answer. */
+  arguments?: JsonObject | undefined
+}
+export interface PythonGraderInput {
+  type: 'python'
+  name: ShortName
+  /** Defines `grade(sample, item)`, which returns a number. Python 3.14 with its standard library, in a sandbox without files, network and processes, with 256 MiB and 10 seconds an answer. */
+  source: string
+  /** Without effect: there is one image. */ image_tag?: string | null | undefined
+  pass_threshold?: number | undefined
+}
+export interface EndpointGraderInput {
+  type: 'endpoint'
+  name: ShortName
+  /** An https address that is posted `{"grader", "sample", "item"}` and answers `{"score": 0.5}`. */ url: string
+  /** Which secret of the account signs the requests, as webhooks are signed. */ secret_name?: string | undefined
+  /** How long an answer may take. */ timeout_seconds?: number | undefined
+  pass_threshold?: number | undefined
+}
+export interface MultiGraderInput {
+  type: 'multi'
+  name: ShortName
+  graders: { [k: string]: SimpleGraderInput }
+  /** Arithmetic over the scores by name: `0.5 * a + 0.5 * min(b, c)`. */ calculate_output: string
+  pass_threshold?: number | undefined
+}
+export interface GradingLimitsInput {
+  /** Grading ends when a larger share of the answers has no score, because a grader failed. */
+  error_share_max?: number | undefined
+  /** Grading ends when its judges have used so many tokens, of prompts and answers. Default: no limit. */
+  judge_tokens_max?: number | undefined
+  /** The same by the cost of its judges, in the currency of the prices. Default: no limit. */
+  judge_cost_max?: number | undefined
 }
 export interface Job {
   id: string
@@ -1083,23 +1237,222 @@ export interface JobMetrics {
   /** With preferences: how much more the good answers of the batch are rewarded than the bad ones. */
   reward_margin?: number
   /** Share of the preferences of the batch on whose side the model is. */ reward_accuracy?: number
+  /** With `reinforcement`: the mean score of all answers of the step. */ reward?: number
+  /** The standard deviation of these scores. */ reward_deviation?: number
+  /** Mean length of the answers of the step, in tokens. */ answer_tokens?: number
+  /** Share of the answers that were cut at `max_tokens`. */ cut_share?: number
+  /** Mean of minus the log-probability of the sampled tokens, in nats: how open the answers still are. */
+  entropy?: number
+  /** Share of the trained tokens whose gradient was clipped away. */ clipped_share?: number
+  /** Share of the prompts whose answers all got the same score. */ equal_share?: number
+  /** Share of the answers of a prompt that differ from the others. */ distinct_share?: number
+  /** Mean difference of the log-probabilities of engine and trainer, without its sign, in nats. */
+  probability_gap?: number
+  /** Tokens that were sampled so far. */ generated_tokens?: number
+  /** Mean time of grading an answer. */ grader_seconds?: number
+  /** Time within which 19 of 20 answers were graded. */ grader_seconds_p95?: number
+  /** Answers of the step that a grader could not score; they are left out. */ grader_failures?: number
   /** Validation loss after this step, if it was evaluated. */ validation_loss?: number
   /** Share of the held-out rows whose every learned token was the first choice. */ validation_exact?: number
   /** Share of the learned tokens of the held-out rows that were the first choice. */ validation_accuracy?: number
   /** With preferences: how much more the good answers are rewarded than the bad ones, on average. */
   validation_reward_margin?: number
   /** Share of the held-out preferences on whose side the model is. */ validation_reward_accuracy?: number
+  /** With `reinforcement`: the mean score of the answers to the held-out prompts. */ validation_reward?: number
+}
+export interface JobConfig {
+  /** An adapter (`lora`), an adapter on the base in 4 bits (`qlora`), or all weights (`full`). */ method?: Method
+  /** What is learned: answers or preferences, and by which loss. */ method_options?: {
+    /** What is learned: answers (`sft`), which of two answers is better (`dpo`), from answers rated as good or bad (`kto`), or from the scores that graders give the answers of the model itself (`reinforcement`). The rows must be of that kind; `reinforcement` takes the prompts of conversations and rated answers, too. */
+    objective?: 'sft' | 'dpo' | 'kto' | 'reinforcement'
+    /** For `dpo` and `kto`: how strongly the model is kept near the model that it starts from. Smaller: it may move further. */
+    beta?: number
+    /** For `dpo`: `sigmoid` (the loss of the paper), `ipo` (against overfitting to clear preferences) or `robust` (for preferences of which a known share, `label_smoothing`, is wrong). */
+    loss_type?: 'sigmoid' | 'ipo' | 'robust'
+    /** For `dpo` with `sigmoid` or `robust`: the share of the preferences that is assumed to be wrong. */
+    label_smoothing?: number
+    /** For `dpo`: weight of an added loss that teaches the chosen answers as `sft` does. */ sft_weight?: number
+    /** For `kto`: weight of the answers rated as good. Raise it where they are few. */ desirable_weight?: number
+    /** For `kto`: weight of the answers rated as bad. Raise it where they are few. */ undesirable_weight?: number
+    /** For `reinforcement`: the grader whose score is the reward. Another form of `graders` with one. */
+    grader?: Grader
+    /** For `reinforcement`: graders as of evaluations. The reward of an answer is the mean of their scores; a `multi` grader weighs them otherwise. */
+    graders?: Graders
+    /** For `reinforcement`: what is minimized. `dapo` (mean over all tokens, clipped further upwards than downwards), `grpo` (mean of the means of answers), `dr_grpo` (sums over a constant, scores not divided by their deviation), `gspo` (ratios of whole answers), `cispo` (clips weights, never gradients) or `rloo` (scores less the mean of the others, no clipping). */
+    policy_loss?: 'dapo' | 'grpo' | 'dr_grpo' | 'gspo' | 'cispo' | 'rloo'
+    /** For `reinforcement`: answers to each prompt in a step, which are compared with each other. */
+    group_size?: number
+    /** For `reinforcement`: most tokens of an answer. A longer one is cut and graded as it is. */ max_tokens?: number
+    /** For `reinforcement`: how far below 1 the ratio of probabilities may fall before it is clipped. */
+    clip_low?: number
+    /** For `reinforcement`: how far above 1 the ratio of probabilities may rise before it is clipped. */
+    clip_high?: number
+    /** For `reinforcement`: the most that a token weighs to correct the difference between the probabilities of the engine, which samples, and those of the trainer. */
+    importance_cap?: number
+    /** For `reinforcement`: into how many updates the answers of a step are divided. */ updates_per_step?: number
+    /** For `reinforcement`: how often further prompts are taken in a step for those whose answers all have the same score, and so teach nothing. */
+    refill_rounds?: number
+    /** For `reinforcement`: when grading ends, as of evaluations: `error_share_max`, `judge_tokens_max`, `judge_cost_max`. Answers that a grader fails to score are left out and counted. */
+    grading?: GradingLimits
+    /** For `reinforcement`: answers to each held-out prompt in an evaluation. */ evaluation_samples?: number
+    /** For `reinforcement`: the form that answers have to have, as in chat requests. */ response_format?: JsonObject
+    /** For `reinforcement`: how much a model that thinks is asked to, as in chat requests. */
+    reasoning_effort?: 'none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh'
+  }
+  /** The adapter, for `lora` and `qlora`. */ lora_config?: {
+    /** Rank of the adapter: how much it can learn, and how large it is. */ r?: number
+    /** Scale of the adapter: what it adds is multiplied by alpha / r. */ alpha?: number
+    /** Share of the adapter’s inputs that each training step drops. */ dropout?: number
+    /** Names of the linear layers that get an adapter, such as `q_proj`; `all-linear` for all. With `projector` the layers between the vision tower and the language model of a base that reads pictures are trained, too, with all their weights. Full training takes `["all-linear", "projector"]` for that, and no other of these settings. */
+    target_modules?: string[]
+    /** Whether the experts of a mixture get adapters too, one for each: they learn more, and take the memory and the size of many adapters. The router that chooses among them stays as it is. Needs a `dropout` of 0. */
+    experts?: boolean
+  }
+  /** The training. */ training_config?: {
+    /** Number of passes over the whole dataset. */ epochs?: number
+    /** Examples per optimizer step; with `reinforcement` prompts. */ batch_size?: number
+    /** Learning rate at its peak; it falls to 0 along a cosine. */ learning_rate?: number
+    /** Share of the steps in which the learning rate rises to its peak. */ warmup_ratio?: number
+    /** Seed of the order of the rows, of the held-out rows and of new weights. */ seed?: number
+    /** Tokens at which rows are cut; at most the context of the base. */ max_length?: number
+  }
+  /** What is evaluated and kept during the training. */ evaluation_config?: {
+    /** Share of the rows that is held out and evaluated during the training. */ validation_split?: number
+    /** A dataset to evaluate instead of a share of the rows. */ validation_dataset_id?: string
+    /** Optimizer steps from one evaluation to the next. */ every_steps?: number
+    /** End after this many evaluations without a better loss, or reward; the best state is the result. */
+    early_stopping_patience?: number
+    /** Prompts answered at each evaluation, with the answer of the base: a text, or messages. */ sample_prompts?: (
+      | string
+      | {
+          /** Role of the message. */ role: 'system' | 'user' | 'assistant'
+          /** Text of the message. */ content: string
+        }[]
+    )[]
+    /** How many of the newest evaluated states become models. */ keep_checkpoints?: number
+  }
+}
+export interface TextSimilarityGrader {
+  type: 'text_similarity'
+  name: ShortName
+  input: string
+  reference: string
+  evaluation_metric:
+    'fuzzy_match' | 'bleu' | 'gleu' | 'rouge_1' | 'rouge_2' | 'rouge_3' | 'rouge_4' | 'rouge_5' | 'rouge_l'
+  pass_threshold: number
+}
+export interface ScoreModelGrader {
+  type: 'score_model'
+  name: ShortName
+  /** A model of this service that judges. */ model: string
+  input: TemplateMessage[]
+  /** The lowest and the highest score. */ range: [number, number]
+  /** Default: the middle of the range. */ pass_threshold?: number | null
+  /** How the judge answers. */ sampling_params?: {
+    /** Default 0. */ temperature?: number | null
+    top_p?: number | null
+    seed?: Seed | null
+    /** Default 64, and not less. */ max_completions_tokens?: number | null
+    /** Without effect: a judge answers in a form. */ reasoning_effort?: string | null
+  } | null
+}
+export interface JsonSchemaGrader {
+  type: 'json_schema'
+  name: ShortName
+  /** What is graded. Default: the text of the answer. */ input: string
+  /** The JSON Schema that the answer must satisfy. */ schema: JsonObject
+}
+export interface JsonEqualGrader {
+  type: 'json_equal'
+  name: ShortName
+  /** What is graded. Default: the text of the answer. */ input: string
+  /** What it is compared with. Default: the answer of the row. */ reference: string
+  /** The fields that are compared, such as `address.city`. Default: all of the reference. */ fields?: string[]
+}
+export interface ContainsGrader {
+  type: 'contains'
+  name: ShortName
+  /** What is graded. Default: the text of the answer. */ input: string
+  /** What it is compared with. Default: the answer of the row. */ reference: string
+  ignore_case: boolean
+}
+export interface RegexGrader {
+  type: 'regex'
+  name: ShortName
+  /** What is graded. Default: the text of the answer. */ input: string
+  /** An RE2 pattern: no back-references and no look-around, so that every text is searched in linear time. */
+  pattern: string
+  ignore_case: boolean
+  /** Whether the answer must not match. */ negate: boolean
+}
+export interface PythonGrader {
+  type: 'python'
+  name: ShortName
+  /** Defines `grade(sample, item)`, which returns a number. Python 3.14 with its standard library, in a sandbox without files, network and processes, with 256 MiB and 10 seconds an answer. */
+  source: string
+  /** Without effect: there is one image. */ image_tag?: string | null
+  pass_threshold: number
+}
+export interface EndpointGrader {
+  type: 'endpoint'
+  name: ShortName
+  /** An https address that is posted `{"grader", "sample", "item"}` and answers `{"score": 0.5}`. */ url: string
+  /** Which secret of the account signs the requests, as webhooks are signed. */ secret_name: string
+  /** How long an answer may take. */ timeout_seconds: number
+  pass_threshold: number
+}
+export interface MultiGrader {
+  type: 'multi'
+  name: ShortName
+  graders: { [k: string]: SimpleGrader }
+  /** Arithmetic over the scores by name: `0.5 * a + 0.5 * min(b, c)`. */ calculate_output: string
+  pass_threshold: number
+}
+export interface GradingLimits {
+  /** Grading ends when a larger share of the answers has no score, because a grader failed. */ error_share_max: number
+  /** Grading ends when its judges have used so many tokens, of prompts and answers. Default: no limit. */
+  judge_tokens_max?: number
+  /** The same by the cost of its judges, in the currency of the prices. Default: no limit. */ judge_cost_max?: number
 }
 export interface ResolvedConfig {
   method: { value: Method; source: 'request' | 'default' | 'base_size' | 'model' }
   method_options: {
-    objective: { value: 'sft' | 'dpo' | 'kto'; source: 'request' | 'default' | 'base_size' | 'model' }
+    objective: { value: 'sft' | 'dpo' | 'kto' | 'reinforcement'; source: 'request' | 'default' | 'base_size' | 'model' }
     beta: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
     loss_type: { value: 'sigmoid' | 'ipo' | 'robust'; source: 'request' | 'default' | 'base_size' | 'model' }
     label_smoothing: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
     sft_weight: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
     desirable_weight: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
     undesirable_weight: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
+    graders: { value: JsonObject[]; source: 'request' | 'default' | 'base_size' | 'model' }
+    policy_loss: {
+      value: 'dapo' | 'grpo' | 'dr_grpo' | 'gspo' | 'cispo' | 'rloo'
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+    group_size: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
+    max_tokens: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
+    clip_low: { value: number | null; source: 'request' | 'default' | 'base_size' | 'model' }
+    clip_high: { value: number | null; source: 'request' | 'default' | 'base_size' | 'model' }
+    importance_cap: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
+    updates_per_step: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
+    refill_rounds: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
+    grading: {
+      value: {
+        /** Grading ends when a larger share of the answers has no score, because a grader failed. */
+        error_share_max: number
+        /** Grading ends when its judges have used so many tokens, of prompts and answers. Default: no limit. */
+        judge_tokens_max?: number
+        /** The same by the cost of its judges, in the currency of the prices. Default: no limit. */
+        judge_cost_max?: number
+      }
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+    evaluation_samples: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
+    response_format: { value: JsonObject | null; source: 'request' | 'default' | 'base_size' | 'model' }
+    reasoning_effort: {
+      value: ('none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh') | null
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
   }
   /** Null for full training. */ lora_config: {
     r: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
@@ -1147,6 +1500,8 @@ export interface JobEstimate {
   pauses_serving: boolean
   /** Tokens of the training: without padding, with prompts, times epochs. Null if it does not fit. */
   tokens: number | null
+  /** With `reinforcement`: the most tokens that the answers of all steps may have. Nothing is tried: tokens, time and price depend on how long the answers become, and are null. */
+  generated_tokens_max?: number | null
   steps: number | null
   /** How many rows will be trained on. Null where it does not fit. */ rows: number | null
   /** Rows that are longer than `max_length` and are cut there, including those left without a token to learn. */
@@ -1190,12 +1545,14 @@ export interface JobsEvaluationsQuery {
 }
 export interface JobEvaluation {
   step: number
-  /** Mean loss on the held-out rows. */ validation_loss: number
+  /** Mean loss on the held-out rows. Not there with `reinforcement`, which has `validation_reward`. */
+  validation_loss?: number
   /** Share of the held-out rows whose every learned token was the first choice. */ validation_exact?: number
   /** Share of the learned tokens of the held-out rows that were the first choice. */ validation_accuracy?: number
   /** With preferences: how much more the good answers are rewarded than the bad ones, on average. */
   validation_reward_margin?: number
   /** Share of the held-out preferences on whose side the model is. */ validation_reward_accuracy?: number
+  /** With `reinforcement`: the mean score of the answers to the held-out prompts. */ validation_reward?: number
   /** Mean loss of the training rows over the epoch, up to this step. */ train_loss?: number
   created_at: Time
 }
@@ -1297,7 +1654,7 @@ export interface LineageStep {
   /** The training. Null for an adapter that was uploaded. */ job_id: string | null
   /** The step of the training whose weights these are. */ step: number | null
   method: Method | null
-  /** What was learned: answers, or preferences. */ objective: ('sft' | 'dpo' | 'kto') | null
+  /** What was learned: answers, or preferences. */ objective: ('sft' | 'dpo' | 'kto' | 'reinforcement') | null
   /** As it was when the job was created; it may be deleted by now. */ dataset: LineageDataset | null
   validation_dataset: LineageDataset | null
 }
@@ -1551,117 +1908,6 @@ export interface RunGraderInput {
   /** The row: `{{item.…}}`. */ item?: { [k: string]: unknown } | null | undefined
   [k: string]: unknown
 }
-export interface StringCheckGrader {
-  type: 'string_check'
-  name: ShortName
-  input: string
-  reference: string
-  /** Equal, not equal, contains, contains whatever the case of letters. */ operation: 'eq' | 'ne' | 'like' | 'ilike'
-}
-export interface TextSimilarityGraderInput {
-  type: 'text_similarity'
-  name: ShortName
-  input: string
-  reference: string
-  evaluation_metric:
-    'fuzzy_match' | 'bleu' | 'gleu' | 'rouge_1' | 'rouge_2' | 'rouge_3' | 'rouge_4' | 'rouge_5' | 'rouge_l'
-  pass_threshold?: number | undefined
-}
-export interface LabelModelGrader {
-  type: 'label_model'
-  name: ShortName
-  /** A model of this service that judges. */ model: string
-  input: TemplateMessage[]
-  labels: string[]
-  passing_labels: string[]
-}
-export interface TemplateMessage {
-  type?: 'message' | undefined
-  role: 'user' | 'assistant' | 'system' | 'developer'
-  content: string | TemplatePart | (string | TemplatePart)[]
-}
-export interface TemplatePart {
-  type: 'input_text' | 'output_text'
-  text: string
-}
-export interface ScoreModelGraderInput {
-  type: 'score_model'
-  name: ShortName
-  /** A model of this service that judges. */ model: string
-  input: TemplateMessage[]
-  /** The lowest and the highest score. */ range?: [number, number] | undefined
-  /** Default: the middle of the range. */ pass_threshold?: number | null | undefined
-  /** How the judge answers. */ sampling_params?: {
-    /** Default 0. */ temperature?: number | null | undefined
-    top_p?: number | null | undefined
-    seed?: Seed | null | undefined
-    /** Default 64, and not less. */ max_completions_tokens?: number | null | undefined
-    /** Without effect: a judge answers in a form. */ reasoning_effort?: string | null | undefined
-  } | null | undefined
-}
-export interface JsonSchemaGraderInput {
-  type: 'json_schema'
-  name: ShortName
-  /** What is graded. Default: the text of the answer. */ input?: string | undefined
-  /** The JSON Schema that the answer must satisfy. */ schema: JsonObject
-}
-export interface JsonObject {
-  [k: string]: unknown
-}
-export interface JsonEqualGraderInput {
-  type: 'json_equal'
-  name: ShortName
-  /** What is graded. Default: the text of the answer. */ input?: string | undefined
-  /** What it is compared with. Default: the answer of the row. */ reference?: string | undefined
-  /** The fields that are compared, such as `address.city`. Default: all of the reference. */
-  fields?: string[] | undefined
-}
-export interface ContainsGraderInput {
-  type: 'contains'
-  name: ShortName
-  /** What is graded. Default: the text of the answer. */ input?: string | undefined
-  /** What it is compared with. Default: the answer of the row. */ reference?: string | undefined
-  ignore_case?: boolean | undefined
-}
-export interface RegexGraderInput {
-  type: 'regex'
-  name: ShortName
-  /** What is graded. Default: the text of the answer. */ input?: string | undefined
-  /** An RE2 pattern: no back-references and no look-around, so that every text is searched in linear time. */
-  pattern: string
-  ignore_case?: boolean | undefined
-  /** Whether the answer must not match. */ negate?: boolean | undefined
-}
-export interface ToolCallGrader {
-  type: 'tool_call'
-  name: ShortName
-  /** Default: the call of the row’s answer. */ function?: string | undefined
-  /** Arguments that the call must have; it may have more. Default: those of the row’s answer. */
-  arguments?: JsonObject | undefined
-}
-export interface PythonGraderInput {
-  type: 'python'
-  name: ShortName
-  /** Defines `grade(sample, item)`, which returns a number. Python 3.14 with its standard library, in a sandbox without files, network and processes, with 256 MiB and 10 seconds an answer. */
-  source: string
-  /** Without effect: there is one image. */ image_tag?: string | null | undefined
-  pass_threshold?: number | undefined
-}
-export interface EndpointGraderInput {
-  type: 'endpoint'
-  name: ShortName
-  /** An https address that is posted `{"grader", "sample", "item"}` and answers `{"score": 0.5}`. */ url: string
-  /** Which secret of the account signs the requests, as webhooks are signed. */ secret_name?: string | undefined
-  /** How long an answer may take. */ timeout_seconds?: number | undefined
-  pass_threshold?: number | undefined
-}
-export interface MultiGraderInput {
-  type: 'multi'
-  name: ShortName
-  graders: { [k: string]: SimpleGraderInput }
-  /** Arithmetic over the scores by name: `0.5 * a + 0.5 * min(b, c)`. */ calculate_output: string
-  pass_threshold?: number | undefined
-}
 export interface GraderRun {
   /** The score. Null if the grader failed: it is no score of 0. */ reward: number | null
   /** Scores of the parts of `multi`. */ sub_rewards: { [k: string]: number | null }
@@ -1730,14 +1976,6 @@ export interface CreateEvaluationInput {
   /** Default: the names of the model and the dataset. */ name?: DisplayName | undefined
   /** What you want to remember of it. */ description?: Description | undefined
   /** Up to 16 pairs of your own. */ metadata?: Metadata | undefined
-}
-export interface GradingLimitsInput {
-  /** Grading ends when a larger share of the answers has no score, because a grader failed. */
-  error_share_max?: number | undefined
-  /** Grading ends when its judges have used so many tokens, of prompts and answers. Default: no limit. */
-  judge_tokens_max?: number | undefined
-  /** The same by the cost of its judges, in the currency of the prices. Default: no limit. */
-  judge_cost_max?: number | undefined
 }
 /** Further variables of the model’s chat template, such as enable_thinking. Names that other templates have for the same are translated. */
 export interface ChatTemplateKwargs {
@@ -1820,12 +2058,6 @@ export interface Evaluation {
   created_at: Time
   started_at: Time | null
   finished_at: Time | null
-}
-export interface GradingLimits {
-  /** Grading ends when a larger share of the answers has no score, because a grader failed. */ error_share_max: number
-  /** Grading ends when its judges have used so many tokens, of prompts and answers. Default: no limit. */
-  judge_tokens_max?: number
-  /** The same by the cost of its judges, in the currency of the prices. Default: no limit. */ judge_cost_max?: number
 }
 export interface EvaluationSide {
   /** Null if the rows bring their answers. */ model: string | null
@@ -2685,7 +2917,7 @@ export interface OutputItem {
     error: { code: string; message: string } | null
   }
 }
-export interface CreateOpenaiJob {
+export interface CreateOpenaiJobInput {
   /** A base model of the hub, a model of the account (also as `ft:…`), or a name that the operator maps. */
   model: string
   /** A file for `fine-tune`, or a dataset. */ training_file: string
@@ -2693,7 +2925,7 @@ export interface CreateOpenaiJob {
   /** A part of the result’s name; other characters become `-`. */ suffix?: string | null | undefined
   seed?: number | null | undefined
   metadata?: Metadata | null | undefined
-  method?: OpenaiFineTuningMethod | null | undefined
+  method?: OpenaiFineTuningMethodInput | null | undefined
   /** The older place of those in `method.supervised`. */ hyperparameters?: Hyperparameters | null | undefined
   integrations?: Integration[] | null | undefined
   /** Not supported. Send it in method.supervised.hyperparameters. */ n_epochs?: null | undefined
@@ -2706,12 +2938,16 @@ export interface CreateOpenaiJob {
   /** Not supported. Leave it out. */ classification_betas?: null | undefined
   [k: string]: unknown
 }
-export interface OpenaiFineTuningMethod {
+export interface OpenaiFineTuningMethodInput {
   type: 'supervised' | 'dpo' | 'reinforcement'
   supervised?: { hyperparameters?: Hyperparameters | null } | null | undefined
   /** Rows of preferences: `input`, `preferred_output` and `non_preferred_output`. */
   dpo?: { hyperparameters?: DpoHyperparameters | null } | null | undefined
-  reinforcement?: { [k: string]: unknown } | null | undefined
+  /** Rows of prompts: `messages` that end with one of the user, and fields for the grader. */ reinforcement?: {
+    /** What scores the answers: the reward. */ grader: GraderInput
+    /** The form that answers have to have. */ response_format?: JsonObject | null | undefined
+    hyperparameters?: ReinforcementHyperparameters | null | undefined
+  } | null | undefined
 }
 export interface Hyperparameters {
   /** `epochs`. */ n_epochs?: ('auto' | number) | null | undefined
@@ -2726,6 +2962,16 @@ export interface DpoHyperparameters {
   learning_rate_multiplier?: ('auto' | number) | null | undefined
   /** `beta`: how strongly the model is kept near the one that it starts from. */
   beta?: ('auto' | number) | null | undefined
+}
+export interface ReinforcementHyperparameters {
+  /** `epochs`. */ n_epochs?: ('auto' | number) | null | undefined
+  /** `batch_size`. */ batch_size?: ('auto' | number) | null | undefined
+  /** Times the default learning rate of the base gives `learning_rate`. */
+  learning_rate_multiplier?: ('auto' | number) | null | undefined
+  /** Times 8, the answers to each prompt: `group_size`. */ compute_multiplier?: ('auto' | number) | null | undefined
+  /** Steps from one evaluation to the next. */ eval_interval?: ('auto' | number) | null | undefined
+  /** Answers to each held-out prompt. */ eval_samples?: ('auto' | number) | null | undefined
+  reasoning_effort?: ('default' | 'low' | 'medium' | 'high') | null | undefined
 }
 export interface Integration {
   type: 'wandb'
@@ -2749,9 +2995,23 @@ export interface OpenaiJob {
   /** Null until the job has ended. */ trained_tokens: number | null
   hyperparameters: { n_epochs: number; batch_size: number; learning_rate_multiplier: number }
   method: {
-    /** A job with another objective of this service is shown as supervised. */ type: 'supervised' | 'dpo'
+    /** A job with another objective of this service is shown as supervised. */
+    type: 'supervised' | 'dpo' | 'reinforcement'
     supervised?: { hyperparameters: { n_epochs: number; batch_size: number; learning_rate_multiplier: number } }
     dpo?: { hyperparameters: { n_epochs: number; batch_size: number; learning_rate_multiplier: number; beta: number } }
+    reinforcement?: {
+      grader: JsonObject
+      response_format: JsonObject | null
+      hyperparameters: {
+        n_epochs: number
+        batch_size: number
+        learning_rate_multiplier: number
+        compute_multiplier: number
+        eval_interval: number | 'auto'
+        eval_samples: number
+        reasoning_effort: string
+      }
+    }
   }
   seed: number
   metadata: Metadata | null
@@ -2771,7 +3031,7 @@ export interface OpenaiJobEvent {
   level: 'info' | 'warn' | 'error'
   message: string
   type: 'message' | 'metrics'
-  /** The losses of a step, in events of type `metrics`. */ data: { [k: string]: unknown } | null
+  /** The losses or rewards of a step, in events of type `metrics`. */ data: { [k: string]: unknown } | null
 }
 export interface OpenaiFineTuningJobsCheckpointsQuery {
   /** 1 to 100. Default 10. */ limit?: number | undefined
@@ -2785,7 +3045,14 @@ export interface OpenaiCheckpoint {
   step_number: number
   /** A name that inference takes. */ fine_tuned_model_checkpoint: string
   fine_tuning_job_id: string
-  metrics: { step: number; train_loss?: number; valid_loss?: number; valid_mean_token_accuracy?: number }
+  metrics: {
+    step: number
+    train_loss?: number
+    valid_loss?: number
+    valid_mean_token_accuracy?: number
+    train_mean_reward?: number
+    full_valid_mean_reward?: number
+  }
 }
 export interface OpenaiFineTuningDeleteModelResponse {
   id: string

@@ -164,7 +164,7 @@ test('bad jobs are refused in that API’s shape, and the message says what to d
   const bad = await openai.files.create({ file: new File(['{"messages":[]}\n'], 'x.jsonl'), purpose: 'fine-tune' })
   await refused(create({ training_file: bad.id }), 400, 'dataset_invalid', 'training_file')
   const reinforcement = { method: { type: 'reinforcement' } }
-  await refused(create(reinforcement), 400, 'parameter_not_supported', 'method.type', /supervised/)
+  await refused(create(reinforcement), 400, 'invalid_request', 'method.reinforcement', /grader/)
   await refused(create({ method: { type: 'dpo' } }), 400, 'dataset_invalid', 'training_file', /conversations.*pairs/)
   const mixed = { method: { type: 'supervised', dpo: { hyperparameters: {} } } }
   await refused(create(mixed), 400, 'invalid_request', 'method.dpo')

@@ -24,7 +24,7 @@ test('invalid rows are stored and reported by validate, each with its line', asy
     ['{"messages":[]}', /^line 4: 'messages'/],
     [row(user('hi'), { role: 'robot', content: 'x' }), /^line 5: messages\[1\]\.role is "robot"/],
     [row({ role: 'user', content: 5 }, assistant('hello')), /^line 6: messages\[0\]\.content must be a string/],
-    [row(user('hi')), /line 7 does not end with a message of the assistant/],
+    [row(user('hi'), { role: 'system', content: 'x' }), /line 7 does not end with a message of the assistant/],
     [row(user('hi'), { role: 'assistant', content: ' ' }), /^line 8: messages\[1\]\.content is empty/],
     [
       '{"messages":[{"role":"user","content":"\\ud800 x"},{"role":"assistant","content":"y"}]}',

@@ -57,6 +57,7 @@ const elsewhere: { file: RegExp; code?: RegExp; by: string }[] = [
   { file: /guides\/operate/, code: /OPERATOR_KEY/, by: 'tests/process/downloads.test.ts' },
   { file: /guides\/operate/, code: /^TUNERY_DATA_DIR=\S+ \.\/tunery restore/, by: 'tests/process/backup.test.ts' },
   { file: /guides\/tinker/, by: 'tests/tinker/test_guide.py' },
+  { file: /guides\/reinforcement/, by: 'tests/process/reinforcement.test.ts' },
   { file: /sign-in/, code: /tunery accounts/, by: 'tests/attacks/rights.attack.ts, in its own installation' },
   { file: /learn-from-answers/, code: /^TUNERY_STORE_COMPLETIONS=30 npm start/, by: 'tests/clients/guides.test.ts' },
   { file: /receive-webhooks/, by: 'tests/process/webhook-guide.test.ts' },

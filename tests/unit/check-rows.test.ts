@@ -115,6 +115,12 @@ test('a dataset has rows of one kind; rows that fit two are of the kind that all
   assert.equal((await check(rated('a'), rated('a', false))).answers_equal, true, 'kto has nothing to compare')
   assert.equal((await check(rated('a'), rated('b'), rated('a'))).answers_equal, false)
   assert.equal((await check({ ...talk, label: true }, talk)).answers_equal, undefined, 'not all rows are rated')
+  const prompt = { messages: [{ role: 'user', content: 'hi' }], answer: 4 }
+  assert.deepEqual((await check(prompt, prompt)).objectives, ['reinforcement'])
+  const unanswered = await check(talk, prompt)
+  assert.deepEqual([unanswered.error_count, unanswered.issues[0]!.code], [1, 'no_answer_at_end'], 'among answered rows')
+  const answered = await check(prompt, talk)
+  assert.deepEqual([answered.error_count, answered.issues[0]!.code], [1, 'kind_differs'])
   const mixed = await check(talk, pair)
   assert.deepEqual([mixed.error_count, mixed.issues[0]!.line, mixed.issues[0]!.code], [1, 2, 'kind_differs'])
   const same = await check({ ...pair, rejected: 'a' })

@@ -10,15 +10,16 @@ if TYPE_CHECKING:
     from trainer.runtime.spec import Dataset
 
 METHODS = ("lora", "qlora", "full")
-OBJECTIVES = ("sft", "dpo", "kto")
+OBJECTIVES = ("sft", "dpo", "kto", "reinforcement")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What is learned, and by which loss."""
 
-    # What is learned: answers (`sft`), which of two answers is better (`dpo`), or from answers rated as good or bad
-    # (`kto`). The rows must be of that kind.
+    # What is learned: answers (`sft`), which of two answers is better (`dpo`), from answers rated as good or bad
+    # (`kto`), or from the scores that graders give the answers of the model itself (`reinforcement`). The rows must be
+    # of that kind; `reinforcement` takes the prompts of conversations and rated answers, too.
     objective: str = "sft"
     # For `dpo` and `kto`: how strongly the model is kept near the model that it starts from. Smaller: it may move
     # further.
@@ -34,6 +35,44 @@ class Options:
     desirable_weight: float = 1.0
     # For `kto`: weight of the answers rated as bad. Raise it where they are few.
     undesirable_weight: float = 1.0
+    # For `reinforcement`: the grader whose score is the reward. Another form of `graders` with one. None: none.
+    grader: dict[str, Any] | None = None
+    # For `reinforcement`: graders as of evaluations. The reward of an answer is the mean of their scores; a `multi`
+    # grader weighs them otherwise.
+    graders: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    # For `reinforcement`: what is minimized. `dapo` (mean over all tokens, clipped further upwards than downwards),
+    # `grpo` (mean of the means of answers), `dr_grpo` (sums over a constant, scores not divided by their deviation),
+    # `gspo` (ratios of whole answers), `cispo` (clips weights, never gradients) or `rloo` (scores less the mean of the
+    # others, no clipping).
+    policy_loss: str = "dapo"
+    # For `reinforcement`: answers to each prompt in a step, which are compared with each other.
+    group_size: int = 8
+    # For `reinforcement`: most tokens of an answer. A longer one is cut and graded as it is.
+    max_tokens: int = 256
+    # For `reinforcement`: how far below 1 the ratio of probabilities may fall before it is clipped. None: 0.2; 0.0003
+    # for `gspo`; 1 (none) for `cispo`.
+    clip_low: float | None = None
+    # For `reinforcement`: how far above 1 the ratio of probabilities may rise before it is clipped. None: 0.28 for
+    # `dapo`; 0.2 for `grpo` and `dr_grpo`; 0.0004 for `gspo`; 4 for `cispo`.
+    clip_high: float | None = None
+    # For `reinforcement`: the most that a token weighs to correct the difference between the probabilities of the
+    # engine, which samples, and those of the trainer.
+    importance_cap: float = 2.0
+    # For `reinforcement`: into how many updates the answers of a step are divided.
+    updates_per_step: int = 1
+    # For `reinforcement`: how often further prompts are taken in a step for those whose answers all have the same
+    # score, and so teach nothing.
+    refill_rounds: int = 2
+    # For `reinforcement`: when grading ends, as of evaluations: `error_share_max`, `judge_tokens_max`,
+    # `judge_cost_max`. Answers that a grader fails to score are left out and counted.
+    grading: dict[str, Any] | None = None
+    # For `reinforcement`: answers to each held-out prompt in an evaluation.
+    evaluation_samples: int = 1
+    # For `reinforcement`: the form that answers have to have, as in chat requests. None: none.
+    response_format: dict[str, Any] | None = None
+    # For `reinforcement`: how much a model that thinks is asked to, as in chat requests. None: as the chat template has
+    # it.
+    reasoning_effort: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +100,7 @@ class Training:
 
     # Number of passes over the whole dataset.
     epochs: int = 2
-    # Examples per optimizer step.
+    # Examples per optimizer step; with `reinforcement` prompts.
     batch_size: int = 4
     # Learning rate at its peak; it falls to 0 along a cosine.
     learning_rate: float
@@ -89,7 +128,8 @@ class Evaluation:
     dataset: Dataset | None = None
     # Optimizer steps from one evaluation to the next. None: at the end of each epoch.
     every_steps: int | None = None
-    # End after this many evaluations without a better loss; the best state is the result. None: train to the end.
+    # End after this many evaluations without a better loss, or reward; the best state is the result. None: train to the
+    # end.
     patience: int | None = None
     # Prompts answered at each evaluation, with the answer of the base: a text, or messages.
     prompts: list[list[dict[str, Any]]] = field(default_factory=list[list[dict[str, Any]]])

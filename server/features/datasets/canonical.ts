@@ -137,12 +137,19 @@ const isText = (value: unknown) => ['string', 'number', 'bigint', 'boolean'].inc
 /** What a row can teach, by the fields that it has. */
 function objectivesOf(row: Fields): Objective[] {
   const objectives: Objective[] = []
+  if (isPrompt(row)) return ['reinforcement']
   const isAnswered = 'prompt' in row && 'completion' in row
   const isRated = 'label' in row && ('messages' in row ? typeof row.label === 'boolean' : 'completion' in row)
   if ('messages' in row || (isAnswered && !isRated && !isPair(row))) objectives.push('sft')
   if (isPair(row)) objectives.push('dpo')
   if (isRated) objectives.push('kto')
   return objectives
+}
+
+/** Whether a row is a prompt alone: a conversation that ends with a message of the user or the result of a tool. */
+function isPrompt({ messages, ...others }: Fields): boolean {
+  const last = Array.isArray(messages) ? messages.at(-1)?.role : undefined
+  return (last === 'user' || last === 'tool') && !isPair(others) && typeof others.label !== 'boolean'
 }
 
 const exampleRow = '{"messages":[{"role":"user","content":"…"},{"role":"assistant","content":"…"}]}'
@@ -191,7 +198,24 @@ type Reader = (
   soFar: CanonicalRow,
 ) => CanonicalRow | Problem
 
-const readers: Record<Objective, Reader> = { sft: conversationOf, dpo: pairOf, kto: ratedOf }
+const readers: Record<Objective, Reader> = { sft: conversationOf, dpo: pairOf, kto: ratedOf, reinforcement: questionOf }
+
+/** A prompt that a model answers in training; its other fields are for graders. */
+function questionOf(row: Fields, name: (field: string) => string, warnings: Problem[]): CanonicalRow | Problem {
+  const read = readMessages(row.messages as unknown[], name('messages'))
+  if (isProblem(read)) return read
+  const tools = readTools(row.tools)
+  if (isProblem(tools)) return tools
+  warnings.push(...messageWarnings(row.messages as unknown[], name('messages')), ...conversationWarnings(read))
+  return { messages: read, ...tools }
+}
+
+/** The problem of a row without an answer among rows that have one. */
+export const noAnswer: Problem = [
+  'no_answer_at_end',
+  'does not end with a message of the assistant. Add the answer that the model should give, or ' +
+    'remove what comes after it.',
+]
 
 function conversationOf(row: Fields, name: (field: string) => string, warnings: Problem[]): CanonicalRow | Problem {
   if ('functions' in row)
@@ -204,12 +228,7 @@ function conversationOf(row: Fields, name: (field: string) => string, warnings: 
   if (isProblem(read)) return read
   const tools = readTools(row.tools)
   if (isProblem(tools)) return tools
-  if (read.at(-1)!.role !== 'assistant')
-    return [
-      'no_answer_at_end',
-      'does not end with a message of the assistant. Add the answer that the model should give, or ' +
-        'remove what comes after it.',
-    ]
+  if (read.at(-1)!.role !== 'assistant') return noAnswer
   if (read.every(({ role, weight }) => role !== 'assistant' || weight === 0))
     return [
       'nothing_to_learn',

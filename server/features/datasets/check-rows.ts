@@ -5,6 +5,7 @@ import type { Objective } from '../../../contract/hyperparameters.ts'
 import {
   canonicalLine,
   canonicalOf,
+  noAnswer,
   picturesOf,
   type ReadOptions,
   recordProblem,
@@ -151,8 +152,15 @@ function createCheck() {
   }
 }
 
-const kinds: Record<Objective, string> = { sft: 'a conversation', dpo: 'a pair of answers', kto: 'a rated answer' }
-const kindDiffers = (objectives: Objective[], others: Objective[]): Problem => [
+const kinds: Record<Objective, string> = {
+  sft: 'a conversation',
+  dpo: 'a pair of answers',
+  kto: 'a rated answer',
+  reinforcement: 'a prompt without an answer',
+}
+const kindDiffers = (objectives: Objective[], others: Objective[]): Problem =>
+  objectives[0] === 'reinforcement' ? noAnswer : differentKind(objectives, others)
+const differentKind = (objectives: Objective[], others: Objective[]): Problem => [
   'kind_differs',
   `is ${kinds[objectives[0]!]}, and the rows before it are each ${kinds[others[0]!]}. ` +
     'A dataset has rows of one kind: divide it.',

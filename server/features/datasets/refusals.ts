@@ -9,6 +9,7 @@ const learnedFrom: Record<Objective, string> = {
   sft: 'conversations (messages)',
   dpo: 'pairs of answers (prompt, chosen, rejected)',
   kto: 'rated answers (prompt, completion, label)',
+  reinforcement: 'prompts (messages that end with one of the user)',
 }
 export const wrongKind = (id: string, objective: Objective, objectives: Objective[]) =>
   new ApiError(
@@ -17,6 +18,13 @@ export const wrongKind = (id: string, objective: Objective, objectives: Objectiv
       `${learnedFrom[objective]}. Choose another dataset or the objective '${objectives[0]}' ` +
       "(config.method_options.objective; in OpenAI's API method.type).",
     { details: { objective, objectives } },
+  )
+
+/** Of rows that have nothing to learn until a model has answered them. */
+export const promptsAlone = (id: string) =>
+  new ApiError(
+    'invalid_request',
+    `The rows of '${id}' are prompts without answers: which tokens are learned is known when a model answers them.`,
   )
 
 export const sameAnswers = ({ id, rows }: Pick<Dataset, 'id' | 'rows'>) =>

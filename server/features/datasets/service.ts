@@ -18,7 +18,7 @@ import { createDatasetFiles, type DatasetFiles } from './as-files.ts'
 import { type CanonicalRow, picturesOf } from './canonical.ts'
 import { queueKind } from './prepare.ts'
 import { DatasetReads, type PageOfRows, readFile, requireRows, requireValidRows } from './reads.ts'
-import { readsTextOnly, requirePictureReader, sameAnswers, wrongKind } from './refusals.ts'
+import { promptsAlone, readsTextOnly, requirePictureReader, sameAnswers, wrongKind } from './refusals.ts'
 import { formatOfUrl } from './row-pictures.ts'
 import * as store from './store.ts'
 import { filesOf, keysOf, objectiveOf, objectivesOf, pictureCountOf, rowsKey, toResponse } from './store.ts'
@@ -249,6 +249,7 @@ export class Datasets {
     const dataset = await this.reads.waitUntilRead(account_id, id)
     const base = hub.trainable(model_id ?? defaultBase)
     requireValidRows(dataset)
+    if (objectiveOf(dataset) === 'reinforcement') throw promptsAlone(id)
     requirePictureReader(hub.get(base.id), toResponse(dataset))
     const request = {
       hf: base.hf,
@@ -322,7 +323,9 @@ export class Datasets {
     const dataset = await this.reads.require(account_id, id, from)
     requireValidRows(dataset)
     const objectives = objectivesOf(dataset)
-    if (!objectives.includes(objective)) throw wrongKind(id, objective, objectives)
+    // Their prompts are answered anew.
+    const isPrompted = objective === 'reinforcement' && objectives.some((kind) => kind !== 'dpo')
+    if (!isPrompted && !objectives.includes(objective)) throw wrongKind(id, objective, objectives)
     return {
       path: filesOf(this.options.dataDir, dataset).rows,
       sha256: dataset.rows_sha256!,

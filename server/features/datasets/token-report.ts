@@ -6,6 +6,7 @@ import type { Db } from '../../platform/db/open.ts'
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import { type LocalBase, requireRowTokens, type TrainableBase, writesTools } from '../hub/index.ts'
 import { describeProblem, type Issue } from './check-rows.ts'
+import { promptsAlone } from './refusals.ts'
 import { maxListed } from './row-comparison.ts'
 import type { Problem } from './row-problem.ts'
 import * as store from './store.ts'
@@ -30,6 +31,8 @@ export async function withTokens(
   requester: Requester,
 ): Promise<Validation> {
   const max_length = requireRowTokens(base, requestedLength, 'max_length')
+  if (objectiveOf(dataset) === 'reinforcement')
+    return { ...structure, tokens_unknown: promptsAlone(dataset.id).message }
   try {
     const counted = await count(dependencies, dataset, base, max_length, requester)
     return counted.rows + counted.refused_rows === 0 ? structure : report(structure, base, counted, dataset)

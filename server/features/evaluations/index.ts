@@ -13,5 +13,6 @@
 export type { Graded } from './graders/grade.ts'
 export { GraderError, GradingStopped, type Values as GraderValues } from './graders/template.ts'
 export { DayUsedUp, type GradingReport, type GradingRun, type GradingSoFar, sampleOf } from './grading.ts'
+export { type EvaluationItem, readItems, requestOf } from './items.ts'
 export type { Evaluations } from './service.ts'
 export { type EvaluationRow as EndedEvaluation, isActive } from './store.ts'

@@ -230,7 +230,8 @@ async function validationOf(trx: Trx, job_id: string, { step, validation_loss, v
   const evaluated = (await store.evaluations(trx, job_id)).find((evaluation) => evaluation.step === step)
   const { train_loss: _, ...figures } = fromJson(evaluated?.data_json ?? '{}')
   return {
-    ...(validation_loss !== null && { ...figures, validation_loss }),
+    ...figures,
+    ...(validation_loss !== null && { validation_loss }),
     ...(validation_exact !== null && { validation_exact }),
   }
 }

@@ -88,9 +88,11 @@ export class JobCreation {
     } = this.options
     const { account_id } = by
     if (evaluation !== undefined) await evaluations.creation.require(account_id, evaluation)
+    await this.requireGraders(account_id, config)
     const start = await pendingWeights.resolveStart(by, model_id, config)
     const { resolved } = start
     await requireFreeDisk(dataDir, min_free_mb)
+    this.requireSampling(start.base_model_id, resolved)
     await this.requireDatasets(account_id, dataset_id, start.base_model_id, resolved)
     if (evaluation !== undefined) {
       const { id, category } = hub.get(start.base_model_id)
@@ -180,6 +182,8 @@ export class JobCreation {
     hub.requireTried(startingModel.base_model_id, config)
     const resolved = resolveLocalConfig({ hub, parse_control_tokens }, config, startingModel)
     await this.requireDatasets(account_id, dataset_id, startingModel.base_model_id, resolved, signal)
+    if (resolved.method_options.objective.value === 'reinforcement')
+      return this.estimateReinforcement(account_id, dataset_id, startingModel.base_model_id, resolved)
     const estimate = await estimator.estimate(
       { account_id, signal },
       { base_model_id: startingModel.base_model_id, config: resolved },
@@ -189,6 +193,66 @@ export class JobCreation {
     const price =
       estimate.tokens === null ? null : { amount: (estimate.tokens / 1e6) * training_per_million_tokens, currency }
     return { ...estimate, price, resolved_config: resolved }
+  }
+
+  /** What a job that learns from graders may take at most: how long its answers become is not known before. */
+  private async estimateReinforcement(
+    account_id: string,
+    dataset_id: string,
+    base_model_id: string,
+    resolved: ResolvedConfig,
+  ): Promise<JobEstimate> {
+    this.requireSampling(base_model_id, resolved)
+    const { training_config, method_options, evaluation_config } = resolved
+    const { rows } = await this.options.datasets.get(account_id, dataset_id)
+    const split = evaluation_config.validation_split.value
+    const learned = split ? rows - heldOutCount(rows, split) : rows
+    const steps = Math.ceil(learned / training_config.batch_size.value) * training_config.epochs.value
+    const answers = steps * training_config.batch_size.value * method_options.group_size.value
+    const plan = await this.options.devices?.plan(base_model_id, resolved)
+    const needed_mb = plan && 'needed_mb' in plan ? (plan.needed_mb ?? 0) : 0
+    const available_mb = plan && 'available_mb' in plan && plan.available_mb ? plan.available_mb : availableMb()
+    return {
+      fits: needed_mb <= available_mb,
+      peak_memory_mb: Math.round(needed_mb),
+      available_memory_mb: Math.round(available_mb),
+      devices: 1,
+      pauses_serving: false,
+      tokens: null,
+      generated_tokens_max: answers * method_options.max_tokens.value * (1 + method_options.refill_rounds.value),
+      steps,
+      rows: learned,
+      cut_rows: null,
+      no_learned_rows: null,
+      seconds: null,
+      tokens_per_second: null,
+      price: null,
+      resolved_config: resolved,
+    }
+  }
+
+  /** Throws invalid_request for graders that could never score. */
+  private async requireGraders(account_id: string, { method_options }: JobConfig): Promise<void> {
+    const { grader, graders } = method_options ?? {}
+    const field = grader ? 'config.method_options.grader' : 'config.method_options.graders'
+    const given = grader ? [grader] : graders
+    if (given) await this.options.evaluations.creation.checkGraders(account_id, given, field)
+  }
+
+  /** Throws invalid_request for a job that learns from graders where its answers cannot be sampled. */
+  private requireSampling(base_model_id: string, { method_options }: ResolvedConfig): void {
+    if (method_options.objective.value !== 'reinforcement') return
+    const refuse = (why: string) =>
+      new ApiError('invalid_request', `'config.method_options.objective': ${why}`, {
+        details: { field: 'config.method_options.objective' },
+      })
+    if (!this.options.devices)
+      throw refuse("'reinforcement' runs on the machine that serves, and jobs of this service train in a cluster.")
+    if (this.options.hub.get(base_model_id).merges_adapters)
+      throw refuse(
+        `the engine serves adapters of ${base_model_id} merged alone, and 'reinforcement' needs the weights of each ` +
+          'step loaded. Take another base.',
+      )
   }
 
   /** Throws invalid_request for a job that fits on no device of this machine, and not on all together. */
@@ -201,6 +265,19 @@ export class JobCreation {
   private async requireModel(trx: Trx, account_id: string, id: string): Promise<void> {
     if ((await this.options.models.nameOf(trx, account_id, id)) === undefined)
       throw new ApiError('model_not_found', `The model '${id}' was deleted in the meantime.`)
+  }
+
+  /** Throws for rows whose prompts cannot be asked for tokens. */
+  private async requirePrompts(account_id: string, id: string): Promise<void> {
+    const { db, datasets } = this.options
+    await datasets.forTraining(db, account_id, id, 'reinforcement')
+    const { pictures } = await datasets.get(account_id, id)
+    if (pictures > 0)
+      throw new ApiError(
+        'invalid_request',
+        `The rows of '${id}' have pictures, and 'reinforcement' learns from text alone. Choose a dataset without any.`,
+        { details: { field: 'dataset_id', pictures } },
+      )
   }
 
   private async requireDatasets(
@@ -216,6 +293,10 @@ export class JobCreation {
       if (!id) continue
       await datasets.ready(account_id, id)
       requirePictureReader(hub.get(base_model_id), await datasets.get(account_id, id))
+      if (method_options.objective.value === 'reinforcement') {
+        await this.requirePrompts(account_id, id)
+        continue
+      }
       const max_length = source === 'request' ? value : undefined
       await datasets.requireLearnable(account_id, id, base_model_id, max_length, signal)
     }
@@ -227,10 +308,14 @@ export class JobCreation {
   }
 }
 
+const availableMb = () => Math.round(process.availableMemory() / 1e6)
+
+/** As `hold_out` of trainer/data/dataset.py. */
+const heldOutCount = (rows: number, split: number) => Math.min(Math.max(1, Math.round(rows * split)), rows - 1)
+
 /** Throws invalid_request if a validation split leaves too few of a dataset's rows to learn from. */
 function requireSplittable({ id, rows }: Pick<Dataset, 'id' | 'rows'>, split: number, rated: boolean): void {
-  // As `hold_out` of trainer/data/dataset.py.
-  const learned = rows - Math.min(Math.max(1, Math.round(rows * split)), rows - 1)
+  const learned = rows - heldOutCount(rows, split)
   const refuse = (reason: string, rest: string) => {
     throw new ApiError(
       'invalid_request',

@@ -9,6 +9,7 @@ import {
   method as methodEntry,
   type Objective,
   objectives,
+  optionsFor,
   type ValueSource,
 } from '../../../contract/hyperparameters.ts'
 import type { JobConfig } from '../../../contract/job-config.ts'
@@ -131,10 +132,11 @@ export function resolveConfig(
   const lora_config = method === 'full' ? refuseLora(config) : resolveLora(inputs, adapter)
   requireRowTokens(base, training_config.max_length, 'config.training_config.max_length')
   checkOptions(method_options)
+  if (method_options.objective === 'reinforcement') checkReinforcement(config)
   checkEvaluation(evaluation_config)
   return {
     method: config.method ? byRequest(method) : byDefault(method),
-    method_options: resolveGroup('method_options', method_options, inputs),
+    method_options: resolveGroup('method_options', withGraders(method_options), inputs),
     lora_config,
     projector: trainsProjector
       ? byRequest(true)
@@ -150,28 +152,43 @@ export function resolveConfig(
   }
 }
 
-/** The options that each objective has. */
-const optionsOf: Record<Objective, readonly string[]> = {
-  sft: ['objective'],
-  dpo: ['objective', 'beta', 'loss_type', 'label_smoothing', 'sft_weight'],
-  kto: ['objective', 'beta', 'desirable_weight', 'undesirable_weight'],
-}
-
 function checkOptions(requested: NonNullable<JobConfig['method_options']>): void {
   const refuse = (name: string, why: string) => {
     const field = `config.method_options.${name}`
     throw new ApiError('invalid_request', `'${field}' ${why}`, { details: { field } })
   }
   const { objective = 'sft', loss_type = 'sigmoid', label_smoothing = 0 } = requested
-  const foreign = Object.keys(requested).find((name) => !optionsOf[objective].includes(name))
+  const foreign = Object.keys(requested).find((name) => !optionsFor(objective).includes(name))
   if (foreign) {
-    const owners = objectives.filter((objective) => optionsOf[objective].includes(foreign)).join(' or ')
+    const owners = objectives.filter((objective) => optionsFor(objective).includes(foreign)).join(' or ')
     refuse(foreign, `is for the objective ${owners}, and this job has '${objective}'. Set it, or leave the field out.`)
   }
   if (loss_type === 'ipo' && label_smoothing > 0)
     refuse('label_smoothing', "is for the loss types sigmoid and robust: 'ipo' has none. Leave it out.")
   if (loss_type === 'robust' && label_smoothing === 0)
     refuse('label_smoothing', "must be above 0 for 'robust': the share of the preferences that is wrong (0.1, say).")
+}
+
+/** One grader is a list of one. */
+const withGraders = ({ grader, ...options }: NonNullable<JobConfig['method_options']>) =>
+  grader === undefined ? options : { ...options, graders: [grader] }
+
+function checkReinforcement({ method, method_options = {}, lora_config, evaluation_config }: JobConfig): void {
+  const refuse = (field: string, why: string) => {
+    throw new ApiError('invalid_request', `'config.${field}' ${why}`, { details: { field: `config.${field}` } })
+  }
+  const { grader, graders } = method_options
+  if (grader !== undefined && graders !== undefined)
+    refuse('method_options.grader', "and 'graders' exclude each other: give one of them.")
+  if (grader === undefined && graders === undefined)
+    refuse('method_options.graders', "is required for 'reinforcement': give a grader whose score is the reward.")
+  if (method === 'full') refuse('method', "must be lora or qlora for 'reinforcement': it trains an adapter.")
+  if (lora_config?.dropout)
+    refuse('lora_config.dropout', "must be 0 for 'reinforcement': the trainer has to compute what was sampled.")
+  if (evaluation_config?.keep_checkpoints)
+    refuse('evaluation_config.keep_checkpoints', "must be 0 for 'reinforcement': the best state alone is kept.")
+  if (evaluation_config?.sample_prompts?.length)
+    refuse('evaluation_config.sample_prompts', "is not for 'reinforcement': evaluations show answers to held-out rows.")
 }
 
 type RequestedEvaluation = NonNullable<JobConfig['evaluation_config']>

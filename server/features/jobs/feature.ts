@@ -13,6 +13,7 @@ import type { Context, Feature } from '../feature.ts'
 import type { Files } from '../files/index.ts'
 import type { Downloads, Hub } from '../hub/index.ts'
 import type { TunedModels } from '../models/index.ts'
+import type { EngineClient } from '../serving/index.ts'
 import type { Usage } from '../usage/index.ts'
 import { createComplete } from './complete.ts'
 import { createCoreShare } from './core-share.ts'
@@ -47,6 +48,7 @@ interface Needs {
   files: Files
   /** The engine, which shares the cores with the trainers. */
   engine: {
+    client: EngineClient
     pid(): number | undefined
     yieldCores(share: number, for_ms: number): Promise<void>
     choice: { vllm: string | null }
@@ -66,7 +68,11 @@ interface Parts {
 }
 
 /** Where jobs run: in a Ray cluster, or on this machine. */
-async function createHosts(context: Context, { engine, secrets, prepared }: Needs, { specs, devices, changes }: Parts) {
+async function createHosts(
+  context: Context,
+  { engine, secrets, prepared, models, evaluations }: Needs,
+  { specs, devices, changes }: Parts,
+) {
   const { config, db, queue, dataDir, artifacts, python, log, now } = context
   const cores = createCoreShare({
     share: config.training_share / 100,
@@ -101,6 +107,9 @@ async function createHosts(context: Context, { engine, secrets, prepared }: Need
       artifacts,
       prepared,
       cores,
+      models,
+      engine: engine.client,
+      grading: evaluations.grading,
     })
   return { cores, ray, host }
 }

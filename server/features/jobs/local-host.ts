@@ -5,13 +5,17 @@ import { writeWhileFree } from '../../platform/storage/free-disk.ts'
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import type { PreparedTrainer } from '../../platform/trainer/prepared-trainer.ts'
 import { runDir } from '../../platform/trainer/run-folder.ts'
-import { type ProgramRun, runTrainer } from '../../platform/trainer/trainer.ts'
-import { readResolvedConfig } from '../models/index.ts'
+import { type ProgramRun, runTrainer, type TrainerEvent } from '../../platform/trainer/trainer.ts'
+import type { Evaluations } from '../evaluations/index.ts'
+import { readResolvedConfig, servedBaseOf, type TunedModels } from '../models/index.ts'
+import type { EngineClient } from '../serving/index.ts'
 import type { CoreShare } from './core-share.ts'
 import type { Devices } from './devices/index.ts'
 import type { TrainerEnd, TrainerHost } from './host.ts'
+import { runReinforcement } from './reinforcement/run.ts'
 import { checkpointsKept } from './run-files.ts'
 import { filesOfSpec, type Specs } from './spec.ts'
+import type { JobRow } from './store.ts'
 
 /**
  * Time for a stopping trainer to save its checkpoint. Longer than the shutdown grace of running answers, which may take
@@ -28,6 +32,10 @@ interface Options {
   artifacts: Pick<Artifacts, 'hold'>
   prepared: PreparedTrainer
   cores: Pick<CoreShare, 'watch'>
+  /** What a job that learns from graders needs: who answers, and who scores. */
+  models: Pick<TunedModels, 'startingModel'>
+  engine: Pick<EngineClient, 'post' | 'unload'>
+  grading: Evaluations['grading']
 }
 
 export function createLocalHost({
@@ -39,7 +47,16 @@ export function createLocalHost({
   artifacts,
   prepared,
   cores,
+  models,
+  engine,
+  grading,
 }: Options): TrainerHost {
+  /** The weights that sample: those below the adapter that is trained. */
+  async function samplingBase({ account_id, model_id }: JobRow) {
+    const { base } = servedBaseOf({ ...(await models.startingModel(account_id, model_id)), adapter: undefined })
+    return { base }
+  }
+
   return {
     queues: false,
     takePlace: ({ id, account_id, base_model_id, resolved_config_json }, signal) =>
@@ -58,19 +75,21 @@ export function createLocalHost({
       // Another checkpoint has to find room beside those that are there.
       const needed_bytes = job.checkpoint_bytes / checkpointsKept
       const train = async (signal: AbortSignal): Promise<TrainerEnd> => {
-        const exit = await runTrainer({
+        const run = {
           run_dir: runDir(dataDir, job.id, claim.attempt),
-          spec,
           python,
-          prepared,
-          processes: place?.processes ?? 1,
           env: { ...env, ...place?.env },
           log_fields,
           grace_ms: stop_grace_ms,
           onStarted,
           signal,
-          onEvent: (event) => onEvent(event),
-        })
+          onEvent: (event: TrainerEvent) => onEvent(event),
+        }
+        const config = readResolvedConfig(job.resolved_config_json)
+        const exit =
+          config.method_options.objective.value === 'reinforcement'
+            ? await runReinforcement({ ...run, job, config, spec, ...(await samplingBase(job)), engine, grading })
+            : await runTrainer({ ...run, spec, prepared, processes: place?.processes ?? 1 })
         if (!asked.aborted && exit.status !== 0) signal.throwIfAborted()
         return { how: stopping.aborted ? 'interrupted' : 'exited', exit }
       }

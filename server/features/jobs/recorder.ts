@@ -1,7 +1,7 @@
 // Records what a trainer reports, but for its result and its error: the job's event stream, its progress, metrics and
 // evaluations. Every write asserts the lease, so a worker that lost it changes nothing.
 import type { Logger } from 'pino'
-import { type JobMetrics, validationFigures } from '../../../contract/fine-tuning.ts'
+import { type JobMetrics, reinforcementFigures, validationFigures } from '../../../contract/fine-tuning.ts'
 import { fromJson } from '../../platform/db/json.ts'
 import type { Trx } from '../../platform/db/open.ts'
 import type { NewEvent } from '../../platform/events/event-streams.ts'
@@ -116,7 +116,7 @@ async function recordTrainerEvent(
     })
     const { validation_loss, train_loss } = data
     const step = number('step')
-    if (step !== undefined && typeof validation_loss === 'number') {
+    if (step !== undefined && (number('validation_loss') ?? number('validation_reward')) !== undefined) {
       const figures = Object.fromEntries(figureNames.map((name) => [name, data[name]]))
       const data_json = JSON.stringify({ validation_loss, ...figures, train_loss })
       await store.saveEvaluation(trx, { job_id, step, data_json, created_at: time })
@@ -179,6 +179,7 @@ const metricNames = [
   'tokens_per_second',
   'reward_margin',
   'reward_accuracy',
+  ...Object.keys(reinforcementFigures),
   'validation_loss',
   ...figureNames,
 ]

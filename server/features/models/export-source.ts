@@ -2,6 +2,7 @@
 
 import path from 'node:path'
 import { undefinedIf } from '../../../contract/errors.ts'
+import { type Objective, optionsFor } from '../../../contract/hyperparameters.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
 import { fromJson } from '../../platform/db/json.ts'
 import type { Db } from '../../platform/db/open.ts'
@@ -113,9 +114,13 @@ export function createExportSource({ db, hub, datasets, artifacts }: Options) {
       .ready(account_id, job.dataset_id)
       .then(() => datasets.forTraining(db, account_id, job.dataset_id, objective))
       .catch(undefinedIf('dataset_not_found', 'dataset_not_ready', 'dataset_invalid'))
+    const optionsOf = (objective: Objective) =>
+      Object.fromEntries(
+        Object.entries(plainValues(method_options)).filter(([name]) => optionsFor(objective).includes(name)),
+      )
     const settings = {
       method: method.value,
-      ...(objective !== 'sft' && { preferences: plainValues(method_options) }),
+      ...(objective !== 'sft' && { [objective === 'reinforcement' ? objective : 'preferences']: optionsOf(objective) }),
       ...(lora_config && { lora: plainValues(lora_config) }),
       ...(projector?.value && { projector: true }),
       training: plainValues(training_config),

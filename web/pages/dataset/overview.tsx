@@ -15,7 +15,7 @@ import { Bytes, Code, Count, Message } from '../../ui/values.tsx'
 import { CutControls } from './cut-controls.tsx'
 import type { Cut } from './data.ts'
 
-const kinds = { sft: 'Conversations', dpo: 'Preference pairs', kto: 'Rated answers' }
+const kinds = { sft: 'Conversations', dpo: 'Preference pairs', kto: 'Rated answers', reinforcement: 'Prompts' }
 
 interface OverviewProps {
   dataset: Dataset

@@ -17,7 +17,7 @@ import { UploadCard } from './upload-card.tsx'
 import { isActive, startUpload, useUploads } from './uploads.ts'
 import { UploadsList } from './uploads-list.tsx'
 
-const kinds = { sft: 'Conversations', dpo: 'Preference pairs', kto: 'Rated answers' }
+const kinds = { sft: 'Conversations', dpo: 'Preference pairs', kto: 'Rated answers', reinforcement: 'Prompts' }
 
 const columns: Column<Dataset>[] = [
   { id: 'name', header: 'Name', cell: (row) => row.name, grow: true },

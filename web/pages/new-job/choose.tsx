@@ -83,7 +83,12 @@ export function ModelCard({
   )
 }
 
-const kinds: Record<Objective, string> = { sft: 'conversations', dpo: 'preference pairs', kto: 'rated answers' }
+const kinds: Record<Objective, string> = {
+  sft: 'conversations',
+  dpo: 'preference pairs',
+  kto: 'rated answers',
+  reinforcement: 'prompts',
+}
 
 export function DataCard({
   value,
@@ -162,6 +167,10 @@ const objectiveTexts: Record<Objective, { title: string; text: string }> = {
   sft: { title: 'Answers (SFT)', text: 'Learns to answer like the examples.' },
   dpo: { title: 'Preferences (DPO)', text: 'Learns which of two answers is better.' },
   kto: { title: 'Ratings (KTO)', text: 'Learns from answers rated good or bad.' },
+  reinforcement: {
+    title: 'Graders (reinforcement)',
+    text: 'Learns from the scores that graders give its answers. Create it through the API, with its graders.',
+  },
 }
 
 export function MethodCard({

@@ -25,7 +25,7 @@ export interface HyperparameterGroup {
 
 export const groupNames = ['method_options', 'lora_config', 'training_config', 'evaluation_config'] as const
 export type GroupName = (typeof groupNames)[number]
-export type Objective = 'sft' | 'dpo' | 'kto'
+export type Objective = 'sft' | 'dpo' | 'kto' | 'reinforcement'
 
 /** A setting's number, whole ones in full. */
 export const numberOf = (value: number): string =>

@@ -109,7 +109,8 @@ export async function createDevices({ config, hub, hasOthers, serving, onRelease
       const before = releases
       const need = needOf(hub, base_model_id, resolved, device)
       const left_mb = await leftTo(base_model_id)
-      const found = await pool.take({ job_id, account_id, need, left_mb, signal })
+      const needs_serving = resolved.method_options.objective.value === 'reinforcement'
+      const found = await pool.take({ job_id, account_id, need, left_mb, needs_serving, signal })
       if ('waits' in found) return { ...found, outdated: () => releases > before }
       if ('refused' in found && (await hasOthers()))
         return { waits: `The job waits for a server with room for it. ${found.refused}`, outdated: () => false }

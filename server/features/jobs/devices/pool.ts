@@ -28,6 +28,8 @@ interface Request {
   need: Need
   /** Memory of a device that it leaves to serving where there is more than it needs. */
   left_mb: number
+  /** What is served must answer meanwhile: the job samples from it. */
+  needs_serving?: boolean
   /** Aborts when the service stops. */
   signal: AbortSignal
 }
@@ -158,7 +160,7 @@ export class DevicePool {
     const candidates = roomy.length < plan.devices ? await this.pausing?.candidates(plan, unheld) : undefined
     const all = [...roomy, ...(candidates ?? []).filter((device) => !roomy.includes(device))]
     if (all.length < plan.devices) return this.wait(request, tooFull(plan, unheld))
-    const refusal = candidates && this.whyNotPause(job_id)
+    const refusal = candidates && this.whyNotPause(request)
     if (refusal) return this.wait(request, `${tooFull(plan, unheld)} ${refusal}`)
     this.waiting.delete(job_id)
     this.refused.delete(job_id)
@@ -173,7 +175,8 @@ export class DevicePool {
   }
 
   /** Why serving is not put to sleep for a job that would then have room; undefined: it may be. */
-  private whyNotPause(job_id: string): string | undefined {
+  private whyNotPause({ job_id, needs_serving }: Request): string | undefined {
+    if (needs_serving) return 'The job samples its answers from what is served there, which must stay awake.'
     return this.options.mayPause
       ? this.pausing!.refusal(job_id)
       : 'The operator can let trainings put it to sleep (TUNERY_TRAINING_MAY_PAUSE_SERVING).'

@@ -2,7 +2,12 @@
 import { ApiError } from '../../../../contract/errors.ts'
 import type { Objective } from '../../../../contract/hyperparameters.ts'
 import type { JobConfig } from '../../../../contract/job-config.ts'
-import type { CreateOpenaiJob, DpoHyperparameters, Integration } from '../../../../contract/openai-fine-tuning.ts'
+import type {
+  CreateOpenaiJob,
+  DpoHyperparameters,
+  Integration,
+  ReinforcementHyperparameters,
+} from '../../../../contract/openai-fine-tuning.ts'
 import type { JobRow } from '../store.ts'
 
 /** Stored with the job. */
@@ -29,9 +34,11 @@ export function storedRequest({ suffix, integrations }: CreateOpenaiJob): Openai
   }
 }
 
+type Given = Omit<DpoHyperparameters & ReinforcementHyperparameters, 'reasoning_effort'>
+
 /** Where the hyperparameters of a request are, for messages. */
-function hyperparametersOf({ method, hyperparameters }: CreateOpenaiJob): { given: DpoHyperparameters; at: string } {
-  const type = method?.type === 'dpo' ? 'dpo' : 'supervised'
+function hyperparametersOf({ method, hyperparameters }: CreateOpenaiJob): { given: Given; at: string } {
+  const type = method?.type ?? 'supervised'
   const at = `method.${type}.hyperparameters`
   const inMethod = method?.[type]?.hyperparameters
   if (inMethod && hyperparameters)
@@ -42,7 +49,8 @@ function hyperparametersOf({ method, hyperparameters }: CreateOpenaiJob): { give
 }
 
 /** What is asked for is learned from rows of this kind. */
-export const objectiveOf = ({ method }: CreateOpenaiJob): Objective => (method?.type === 'dpo' ? 'dpo' : 'sft')
+const objectives = { supervised: 'sft', dpo: 'dpo', reinforcement: 'reinforcement' } as const
+export const objectiveOf = ({ method }: CreateOpenaiJob): Objective => objectives[method?.type ?? 'supervised']
 
 /**
  * The config of the job. `defaultRate` is the default learning rate of the model, which the multiplier multiplies.
@@ -50,7 +58,7 @@ export const objectiveOf = ({ method }: CreateOpenaiJob): Objective => (method?.
  */
 export function configOf(request: CreateOpenaiJob, defaultRate: number): JobConfig {
   const { given, at } = hyperparametersOf(request)
-  const number = (name: keyof DpoHyperparameters) => (typeof given[name] === 'number' ? given[name] : undefined)
+  const number = (name: keyof Given) => (typeof given[name] === 'number' ? given[name] : undefined)
   const [epochs, batch_size] = [number('n_epochs'), number('batch_size')]
   const multiplier = number('learning_rate_multiplier')
   if (multiplier !== undefined && multiplier * defaultRate > learning_rate_max)
@@ -65,6 +73,7 @@ export function configOf(request: CreateOpenaiJob, defaultRate: number): JobConf
     ...(objectiveOf(request) === 'dpo' && {
       method_options: { objective: 'dpo' as const, ...(beta !== undefined && { beta }) },
     }),
+    ...(request.method?.reinforcement && { method_options: optionsOf(request.method.reinforcement, number) }),
     training_config: {
       ...(epochs !== undefined && { epochs }),
       ...(batch_size !== undefined && { batch_size }),
@@ -72,8 +81,31 @@ export function configOf(request: CreateOpenaiJob, defaultRate: number): JobConf
       ...(request.seed != null && { seed: request.seed }),
     },
     evaluation_config: {
-      keep_checkpoints: keptCheckpoints,
+      ...(objectiveOf(request) === 'reinforcement'
+        ? intervalOf(number('eval_interval'))
+        : { keep_checkpoints: keptCheckpoints }),
       ...(request.validation_file != null && { validation_dataset_id: request.validation_file }),
     },
+  }
+}
+
+const intervalOf = (every_steps: number | undefined) => (every_steps === undefined ? {} : { every_steps })
+
+/** Answers to a prompt that a `compute_multiplier` of 1 stands for. */
+export const groupSize = 8
+
+function optionsOf(
+  { grader, response_format, hyperparameters }: NonNullable<NonNullable<CreateOpenaiJob['method']>['reinforcement']>,
+  number: (name: keyof Given) => number | undefined,
+): NonNullable<JobConfig['method_options']> {
+  const [multiplier, evaluation_samples] = [number('compute_multiplier'), number('eval_samples')]
+  const effort = hyperparameters?.reasoning_effort
+  return {
+    objective: 'reinforcement',
+    grader,
+    ...(response_format != null && { response_format }),
+    ...(multiplier !== undefined && { group_size: Math.max(2, Math.round(groupSize * multiplier)) }),
+    ...(evaluation_samples !== undefined && { evaluation_samples }),
+    ...(effort != null && effort !== 'default' && { reasoning_effort: effort }),
   }
 }

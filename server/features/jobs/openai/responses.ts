@@ -7,14 +7,14 @@ import type { JobEvents } from '../../../platform/db/schema.ts'
 import { ftName, type MadeModel, readResolvedConfig } from '../../models/index.ts'
 import type { JobRow } from '../store.ts'
 import { statusOf } from '../store.ts'
-import { openaiRequestOf } from './request.ts'
+import { groupSize, openaiRequestOf } from './request.ts'
 import type { StepMetrics } from './step-metrics.ts'
 
 const secondsOrNull = (time: number | null) => (time === null ? null : unixSeconds(time))
 
 /** `defaultRate` is the learning rate that a multiplier of 1 stands for. */
 export function toJobResponse(job: JobRow, defaultRate: number): OpenaiJob {
-  const { training_config, method_options } = readResolvedConfig(job.resolved_config_json)
+  const { training_config, method_options, evaluation_config } = readResolvedConfig(job.resolved_config_json)
   const request = openaiRequestOf(job)
   const status = statusOf(job)
   const rate = training_config.learning_rate
@@ -41,14 +41,43 @@ export function toJobResponse(job: JobRow, defaultRate: number): OpenaiJob {
     result_files: job.result_file_id ? [job.result_file_id] : [],
     trained_tokens: status === 'completed' ? job.trained_tokens : null,
     hyperparameters,
-    method:
-      method_options.objective.value === 'dpo'
-        ? { type: 'dpo', dpo: { hyperparameters: { ...hyperparameters, beta: method_options.beta.value } } }
-        : { type: 'supervised', supervised: { hyperparameters } },
+    method: methodOf(method_options, evaluation_config, hyperparameters),
     seed: training_config.seed.value,
     metadata: Object.keys(metadata).length > 0 ? metadata : null,
     integrations: request?.integrations ?? null,
     user_provided_suffix: request?.suffix ?? null,
+  }
+}
+
+type Config = ReturnType<typeof readResolvedConfig>
+
+function methodOf(
+  options: Config['method_options'],
+  { every_steps }: Config['evaluation_config'],
+  hyperparameters: OpenaiJob['hyperparameters'],
+): OpenaiJob['method'] {
+  if (options.objective.value === 'dpo')
+    return { type: 'dpo', dpo: { hyperparameters: { ...hyperparameters, beta: options.beta.value } } }
+  if (options.objective.value !== 'reinforcement') return { type: 'supervised', supervised: { hyperparameters } }
+  const [first, ...others] = options.graders.value
+  // That API has one grader: the mean of several is one, too.
+  const graders = Object.fromEntries(options.graders.value.map((grader, index) => [`grader_${index + 1}`, grader]))
+  const sum = Object.keys(graders).join(' + ')
+  const calculate_output = `(${sum}) / ${options.graders.value.length}`
+  const grader = others.length === 0 ? first! : { type: 'multi', name: 'mean', graders, calculate_output }
+  return {
+    type: 'reinforcement',
+    reinforcement: {
+      grader,
+      response_format: options.response_format.value,
+      hyperparameters: {
+        ...hyperparameters,
+        compute_multiplier: options.group_size.value / groupSize,
+        eval_interval: every_steps.value ?? 'auto',
+        eval_samples: options.evaluation_samples.value,
+        reasoning_effort: options.reasoning_effort.value ?? 'default',
+      },
+    },
   }
 }
 
@@ -92,6 +121,11 @@ const metricsOf = (data: Record<string, unknown>) =>
       ['train_loss', data.loss ?? data.train_loss],
       ['valid_loss', data.validation_loss],
       ['valid_mean_token_accuracy', data.validation_accuracy],
+      ['train_mean_reward', data.reward],
+      ['full_valid_mean_reward', data.validation_reward],
+      ['completion_tokens_mean', data.answer_tokens ?? data.validation_answer_tokens],
+      ['grader_errors', data.grader_failures],
+      ['graders', data.graders ?? data.validation_graders],
     ].filter(([, value]) => value !== undefined),
   )
 

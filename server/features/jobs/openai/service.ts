@@ -52,7 +52,9 @@ export class OpenaiFineTuning {
     const { training_file, validation_file } = request
     const model_id = await this.modelToTrain(account_id, request.model)
     const objective = objectiveOf(request)
-    const defaults = jobs.creation.resolvedConfig(by, model_id, { method_options: { objective } })
+    const grader = request.method?.reinforcement?.grader
+    const method_options = { objective, ...(grader && { grader }) }
+    const defaults = jobs.creation.resolvedConfig(by, model_id, { method_options })
     const { training_config } = await naming('model', defaults)
     const config = configOf(request, training_config.learning_rate.value)
     await this.requireRows(account_id, training_file, 'training_file', objective)
@@ -229,6 +231,7 @@ const params: Record<string, string> = {
   'config.evaluation_config.validation_dataset_id': 'validation_file',
   'config.training_config.epochs': 'n_epochs',
   'config.training_config.batch_size': 'batch_size',
+  'config.method_options.grader': 'method.reinforcement.grader',
 }
 /** The service's error codes under that API's names. */
 const codes: Partial<Record<ErrorCode, ErrorCode>> = { dataset_not_found: 'file_not_found' }

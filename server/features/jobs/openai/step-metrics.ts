@@ -7,6 +7,7 @@ export interface StepMetrics {
   train_loss?: number
   valid_loss?: number
   valid_mean_token_accuracy?: number
+  full_valid_mean_reward?: number
 }
 
 /** By step, in order. A resumed attempt repeats steps: the last one counts. */
@@ -18,10 +19,11 @@ export async function metricsByStep(db: Db, job_id: string): Promise<Map<number,
     if (data.step !== undefined && data.loss !== undefined) merge(data.step, { train_loss: data.loss })
   }
   for (const { step, data_json } of await store.evaluations(db, job_id)) {
-    const { validation_loss, validation_accuracy } = fromJson(data_json)
+    const { validation_loss, validation_accuracy, validation_reward } = fromJson(data_json)
     merge(step, {
-      valid_loss: validation_loss,
+      ...(validation_loss !== undefined && { valid_loss: validation_loss }),
       ...(validation_accuracy !== undefined && { valid_mean_token_accuracy: validation_accuracy }),
+      ...(validation_reward !== undefined && { full_valid_mean_reward: validation_reward }),
     })
   }
   return new Map([...byStep].sort(([a], [b]) => a - b))

@@ -1,0 +1,144 @@
+// The graded answers of a step: what is trained on, and what is reported. They are on disk before the update, so that a
+// run that was killed makes the same one.
+import { mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises'
+import path from 'node:path'
+import type { PolicyLoss } from '../../../../contract/hyperparameters.ts'
+import type { Graded, GradingSoFar } from '../../evaluations/index.ts'
+import { advantagesOf, deviation, isEqual, tokenWeight } from './advantages.ts'
+import type { Answer } from './sampling.ts'
+
+/** An answer with its scores; `score` is null where a grader failed. */
+export type GradedAnswer = Answer & Pick<Graded, 'score' | 'graders' | 'error'>
+
+export interface GradedGroup {
+  row: number
+  prompt: number[]
+  answers: GradedAnswer[]
+}
+
+export interface Rollouts {
+  /** Of the run, and of the weights that sampled. */
+  fingerprint: string
+  weights_sha256: string
+  step: number
+  groups: GradedGroup[]
+  /** The place in the order of prompts behind this step. */
+  cursor: number
+  seconds: { sampling: number; grading: number }
+  grading: GradingSoFar
+  /** Time of grading of each answer. */
+  grader_ms: number[]
+}
+
+/** A datum of the trainer (trainer/policy/data.py). */
+export interface Datum {
+  ids: number[]
+  start: number
+  advantages: number
+  weights: number
+  sampled: number[]
+  old?: number[]
+  group: number
+}
+
+const fileOf = (folder: string, step: number) => path.join(folder, `step-${step}.json`)
+
+export async function storeRollouts(folder: string, rollouts: Rollouts): Promise<void> {
+  await mkdir(folder, { recursive: true, mode: 0o700 })
+  const file = fileOf(folder, rollouts.step)
+  const handle = await open(`${file}.tmp`, 'w', 0o600)
+  try {
+    await handle.writeFile(JSON.stringify(rollouts))
+    await handle.sync()
+  } finally {
+    await handle.close()
+  }
+  await rename(`${file}.tmp`, file)
+}
+
+/** The stored answers of a step; undefined if there are none, or other weights sampled them. */
+export async function storedRollouts(
+  folder: string,
+  of: Pick<Rollouts, 'step' | 'fingerprint' | 'weights_sha256'>,
+): Promise<Rollouts | undefined> {
+  try {
+    const stored = JSON.parse(await readFile(fileOf(folder, of.step), 'utf8')) as Rollouts
+    const same = stored.fingerprint === of.fingerprint && stored.weights_sha256 === of.weights_sha256
+    return same ? stored : undefined
+  } catch {
+    return undefined
+  }
+}
+
+/** Removes the answers of steps before `step`, which no attempt needs. */
+export async function removeRollouts(folder: string, step: number): Promise<void> {
+  for (const name of await readdir(folder).catch(() => []))
+    if (Number(/^step-(\d+)\.json$/.exec(name)?.[1] ?? Number.POSITIVE_INFINITY) < step)
+      await rm(path.join(folder, name), { force: true })
+}
+
+const scored = ({ answers }: GradedGroup) =>
+  answers.filter((answer): answer is GradedAnswer & { score: number } => answer.score !== null)
+const scoresOf = (group: GradedGroup) => scored(group).map(({ score }) => score)
+
+/** Whether all answers to a prompt have the same score: they teach nothing. */
+export const teachesNothing = (group: GradedGroup) => isEqual(scoresOf(group))
+
+/** What the trainer learns of these groups, whose token losses add up to the batch's loss. */
+export function dataOf(groups: readonly GradedGroup[], loss: PolicyLoss, max_tokens: number): Datum[] {
+  const learned = groups.filter((group) => !teachesNothing(group))
+  const answers = learned.flatMap(scored)
+  const batch = {
+    answers: answers.length,
+    tokens: answers.reduce((sum, { tokens }) => sum + tokens.length, 0),
+    max_tokens,
+  }
+  return learned.flatMap((group, number) => {
+    const advantages = advantagesOf(scoresOf(group), loss)
+    return scored(group).flatMap(({ tokens, logprobs }, index): Datum[] =>
+      tokens.length === 0
+        ? []
+        : [
+            {
+              ids: [...group.prompt, ...tokens],
+              start: group.prompt.length,
+              advantages: advantages[index]!,
+              weights: tokenWeight(loss, tokens.length, batch),
+              sampled: logprobs,
+              group: number,
+            },
+          ],
+    )
+  })
+}
+
+const mean = (values: readonly number[]) =>
+  values.length === 0 ? 0 : values.reduce((sum, value) => sum + value, 0) / values.length
+
+/** What is reported of a step's answers. */
+export function figuresOf({ groups, grader_ms }: Pick<Rollouts, 'groups' | 'grader_ms'>) {
+  const answers = groups.flatMap((group) => group.answers)
+  const scores = groups.flatMap(scoresOf)
+  const sorted = grader_ms.toSorted((a, b) => a - b)
+  const p95 = sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * 0.95))] ?? 0
+  return {
+    reward: mean(scores),
+    reward_deviation: scores.length > 0 ? deviation(scores) : 0,
+    answer_tokens: mean(answers.map(({ tokens }) => tokens.length)),
+    cut_share: mean(answers.map(({ cut }) => Number(cut))),
+    equal_share: mean(groups.map((group) => Number(teachesNothing(group)))),
+    distinct_share: mean(groups.map(({ answers }) => new Set(answers.map(({ text }) => text)).size / answers.length)),
+    grader_seconds: mean(grader_ms) / 1000,
+    grader_seconds_p95: p95 / 1000,
+    grader_failures: answers.filter(({ score }) => score === null).length,
+  }
+}
+
+/** The mean score of each grader. */
+export function graderMeans(groups: readonly GradedGroup[]): Record<string, number> {
+  const scores = new Map<string, number[]>()
+  for (const { graders } of groups.flatMap((group) => group.answers))
+    for (const [name, { score }] of Object.entries(graders))
+      if (score !== null) scores.set(name, [...(scores.get(name) ?? []), score])
+  return Object.fromEntries([...scores].map(([name, values]) => [name, mean(values)]))
+}
