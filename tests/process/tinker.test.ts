@@ -133,6 +133,23 @@ test('a state goes on exactly in another run, and through the disk when its clie
   assert.deepEqual((await client.train(model_id, 8, data, { forward_only: true })).logprobs, original!.logprobs)
 })
 
+test('more runs than a trainer has in memory go on through the disk', async () => {
+  const client = mine()
+  const session_id = await client.session()
+  const data = [textDatum(text)]
+  const learned: number[][] = []
+  for (let run = 0; run < 10; run++) {
+    const model_id = await client.run(tiny, session_id, run)
+    await client.train(model_id, 1, data)
+    await client.step(model_id, 2, 0.001 * (run + 1))
+    learned.push((await client.train(model_id, 3, data, { forward_only: true })).logprobs[0]!)
+  }
+  for (let run = 0; run < 10; run++) {
+    const { logprobs } = await client.train(`${session_id}:train:${run}`, 4, data, { forward_only: true })
+    assert.deepEqual(logprobs[0], learned[run])
+  }
+})
+
 test('weights with a name are a tuned model, with lineage, and their checkpoints are the account’s own', async () => {
   const client = mine()
   const session_id = await client.session()

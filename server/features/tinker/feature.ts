@@ -73,6 +73,7 @@ export function createTinkerFeature(context: Context, needs: Needs): Feature {
   const runs: Runs = new Runs({
     db,
     dataDir,
+    min_free_mb,
     futures,
     sessions,
     bases,

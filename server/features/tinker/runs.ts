@@ -8,6 +8,7 @@ import { ApiError } from '../../../contract/errors.ts'
 import { fromJson } from '../../platform/db/json.ts'
 import type { Db } from '../../platform/db/open.ts'
 import type { Caller } from '../../platform/http/caller.ts'
+import { requireFreeDisk } from '../../platform/storage/free-disk.ts'
 import type { Usage } from '../usage/index.ts'
 import type { Bases } from './bases.ts'
 import type { Checkpoints } from './checkpoints.ts'
@@ -21,6 +22,8 @@ import { loraOf, lostHint, type TrainedRun, type Trainers, type Work } from './t
 import { type TrainingRequest, writeTrainingOutput } from './wire/messages.ts'
 import type { AdamParams, CreateModel, LoadWeights } from './wire/requests.ts'
 
+/** Runs of an account that have not ended. */
+const openMax = 128
 /** Largest rank of an adapter. */
 const rankMax = 256
 
@@ -36,6 +39,7 @@ interface Step {
 interface Options {
   db: Db
   dataDir: string
+  min_free_mb: number
   futures: Futures
   sessions: Sessions
   bases: Bases
@@ -209,6 +213,7 @@ export class Runs {
     const { db } = this.options
     const row = (await store.findRunUnscoped(db, id))!
     if (row.state !== 'ended') {
+      await requireFreeDisk(this.options.dataDir, this.options.min_free_mb)
       const { sha256 } = await call('save_state', { adapter: id, path: this.stateFolder(row) })
       await store.updateRun(db, id, { state: 'saved', state_sha256: String(sha256) })
     }
@@ -352,6 +357,11 @@ export class Runs {
     await db.transaction().execute(async (trx) => {
       // The same request once more.
       if (await store.findRun(trx, account_id, run.id)) return
+      if ((await store.countOpenRuns(trx, account_id)) >= openMax)
+        throw new ApiError(
+          'too_many',
+          `${openMax} training runs of this account have not ended. Close sessions that you no longer need.`,
+        )
       await store.insertRun(trx, {
         ...fields,
         account_id,

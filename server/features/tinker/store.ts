@@ -91,6 +91,11 @@ export async function listRuns(
   return { rows, total: await countOf(own.select(({ fn }) => fn.countAll().as('count'))) }
 }
 
+export async function countOpenRuns(db: Queryable, account_id: string): Promise<number> {
+  const open = db.selectFrom('tinker_runs').where('account_id', '=', account_id).where('state', 'in', ['live', 'saved'])
+  return await countOf(open.select(({ fn }) => fn.countAll().as('count')))
+}
+
 /** Runs that a server that has ended left as if they were in a trainer. */
 export const liveRuns = (db: Db) => db.selectFrom('tinker_runs').selectAll().where('state', '=', 'live').execute()
 

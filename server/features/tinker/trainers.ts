@@ -73,6 +73,8 @@ interface Options {
 const deviceWait_ms = 500
 /** A trainer that waits so long for commands gives its device to a waiting job or to another base. */
 const wantedIdle_ms = 10_000
+/** Adapters that a trainer has in memory, of all accounts and of one; others are on disk until their next request. */
+const adaptersMax = { all: 32, account: 8 }
 /** How long a job has to take the device that a trainer gave back for it. */
 const giveWay_ms = 3000
 /** A client may pause so long between gradients and the step that takes them. */
@@ -169,6 +171,7 @@ export class Trainers {
     try {
       let adapter = trainer.adapters.get(run.id)
       if (!adapter) {
+        await this.makeRoom(trainer, run.account_id)
         await work.restore(call)
         adapter = { ...run, used_at: 0, gradients: false, abandoned: false }
         trainer.adapters.set(run.id, adapter)
@@ -262,6 +265,21 @@ export class Trainers {
       if (idle) await this.empty(idle)
       else await sleep(deviceWait_ms, undefined, { signal }).catch(() => signal.throwIfAborted())
     }
+  }
+
+  /** Puts the adapters away that were not used for longest, where there are as many as there may be. */
+  private async makeRoom(trainer: BaseTrainer, account_id: string): Promise<void> {
+    const all = [...trainer.adapters.values()].toSorted((one, other) => one.used_at - other.used_at)
+    const own = all.filter((adapter) => adapter.account_id === account_id)
+    const full = own.length >= adaptersMax.account ? own : all.length >= adaptersMax.all ? all : []
+    const oldest = full.find(({ gradients }) => !gradients)
+    if (oldest) await this.putAway(trainer, oldest)
+    if (full.length > 0 && (!oldest || trainer.adapters.has(oldest.id)))
+      throw new ApiError(
+        'rate_limit_exceeded',
+        `${full.length} training runs have gradients that no step has taken. Call optim_step for some of them.`,
+        { details: { retry_after_seconds: 5 } },
+      )
   }
 
   /** Whether a job has waited for its turn, and nothing would be lost by it. */
