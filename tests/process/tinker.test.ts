@@ -333,7 +333,7 @@ test('a trainer that is killed fails its requests, and its runs go on from check
   // It may have been computed before the signal.
   if (failed) assert.match(failed.error, /checkpoint|SIGKILL/)
   const later = await client.post('/forward_backward', trainingMessage(model_id, 6, data))
-  assert.match((await client.result(later.request_id)).json.error, /go on from your last checkpoint/)
+  assert.match((await client.result(later.request_id)).json.error, /resume from your last checkpoint/)
   assert.equal((await client.send('GET', `/training_runs/${model_id}`)).json.corrupted, true)
   await client.done('/load_weights', { session_id, model_seq_id: 1, path: saved, optimizer: true })
   const after = await client.train(`${session_id}:train:1`, 1, data, { forward_only: true })

@@ -101,6 +101,9 @@ before(async () => {
         }
       if (table.name === 'files') for (const row of rows) Object.assign(row, { sha256: sha256(`file ${row.id}`) })
       if (table.name === 'exports') for (const row of rows) Object.assign(row, { status: 'expired', files_json: '[]' })
+      // Models, which have files of their own.
+      if (table.name === 'tinker_checkpoints')
+        for (const row of rows) Object.assign(row, { kind: 'sampler', model_id: `model of ${row.id}` })
       if (table.name === 'tuning_jobs') for (const row of rows) Object.assign(row, { status: 'completed' })
       for (let start = 0; start < rows.length; start += 100)
         await trx

@@ -142,8 +142,13 @@ def test_what_is_saved_for_sampling_is_a_model_here(trained, tokenizer, tmp_path
     assert saved in [checkpoint.tinker_path for checkpoint in listed]
     assert rest.get_weights_info_by_tinker_path(saved).result().lora_rank == 8
     assert training.model_id in [run.training_run_id for run in rest.list_training_runs().result().training_runs]
-    models = [model for model in api("GET", "/fine-tuning/models?limit=100")["items"] if model["name"] == "door"]
-    assert len(models) == 1 and models[0]["metadata"]["tinker_path"] == saved
+
+    def models_of(path: str) -> list[dict]:
+        models = api("GET", "/fine-tuning/models?limit=100")["items"]
+        return [model for model in models if model["metadata"].get("tinker_path") == path]
+
+    models = models_of(saved)
+    assert [model["name"] for model in models] == ["door"]
     # Deployed by name, it answers OpenAI's clients.
     api("POST", "/deployments/", json={"name": "blue-door", "model": models[0]["id"]})
     chat = {
@@ -163,7 +168,7 @@ def test_what_is_saved_for_sampling_is_a_model_here(trained, tokenizer, tmp_path
     info = next(one for one in rest.list_user_checkpoints().result().checkpoints if one.tinker_path == saved)
     assert info.public and info.expires_at is not None
     rest.delete_checkpoint_from_tinker_path(saved).result()
-    assert not [model for model in api("GET", "/fine-tuning/models?limit=100")["items"] if model["name"] == "door"]
+    assert not models_of(saved)
     external = training.save_weights_external("files").result().path
     folder = Path(weights.download(tinker_path=external, output_dir=str(tmp_path / "adapter")))
     assert (folder / "adapter_model.safetensors").stat().st_size > 0

@@ -1,4 +1,4 @@
-// Checkpoints of runs: states to go on from, weights to sample from (tuned models of the account), and weights in
+// Checkpoints of runs: states to resume from, weights to sample from (tuned models of the account), and weights in
 // Hugging Face's form to download.
 import { mkdir, rm } from 'node:fs/promises'
 import path from 'node:path'
@@ -79,7 +79,7 @@ export class Checkpoints {
     if (at.kind !== 'training')
       throw new ApiError(
         'invalid_request',
-        `${tinker_path} is not for training, which goes on from what save_state wrote: tinker://RUN/weights/NAME.`,
+        `${tinker_path} is not for training, which resumes from what save_state wrote: tinker://RUN/weights/NAME.`,
       )
     const row = await this.find(account_id, at)
     const { base_model_id, model_name, lora_json } = (await store.findRunUnscoped(db, row.run_id))!
@@ -87,7 +87,7 @@ export class Checkpoints {
     return { folder, sha256: row.sha256, base_model_id, model_name, lora: fromJson(lora_json) }
   }
 
-  /** Writes what a run needs to go on. Returns its path. */
+  /** Writes what a run needs to resume. Returns its path. */
   async saveState(run: store.RunRow, use: Use, saving: Saving & { overwrite: boolean }): Promise<string> {
     const { dataDir, artifacts } = this.options
     const before = await this.requireFree(run, 'training', saving.name, saving.overwrite)

@@ -337,7 +337,7 @@ export class Trainers {
   }
 }
 
-export const lostHint = 'What it had in memory is lost: go on from your last checkpoint with a new training client.'
+export const lostHint = 'What it had in memory is lost: resume from your last checkpoint with a new training client.'
 
 /** What a trainer's refusal is for the client. */
 function refusal({ code, message }: CommandError): ApiError {
