@@ -1,16 +1,17 @@
 // What the simulation gives beside what closed forms give.
+import { seededRandom } from '../../tests/support/random.ts'
 import type { Costs } from './costs.ts'
 import { shared, trainings } from './experiments.ts'
 import { digits, off, percent, type Row, time } from './figures.ts'
 import { lruHitRate, meanOf, meanWait, processorSharing, waitQuantile, zipfMass } from './formulas.ts'
 import { type Base, slotHits, type Target } from './plan.ts'
 import { simulateQueue } from './queues.ts'
-import { exponential, random, sampler, zipf } from './random.ts'
+import { exponential, sampler, zipf } from './random.ts'
 import { completionsOf } from './scaling.ts'
 import { serve } from './serving.ts'
 
 export function checks(plan: Target, costs: Costs, bases: readonly Base[]): Row[] {
-  const next = random(plan.seed)
+  const next = seededRandom(plan.seed)
   const row = (what: string, formula: string, simulated: number, expected: number, show: (value: number) => string) => [
     what,
     formula,

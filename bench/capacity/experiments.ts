@@ -1,4 +1,5 @@
 // The simulations of the page, and the rows that they give.
+import { seededRandom } from '../../tests/support/random.ts'
 import type { Costs } from './costs.ts'
 import {
   digits,
@@ -15,7 +16,7 @@ import {
 import { meanWait } from './formulas.ts'
 import { type Base, basesOf, parts, type Target } from './plan.ts'
 import { simulateQueue } from './queues.ts'
-import { lognormal, quantile, random } from './random.ts'
+import { lognormal, quantile } from './random.ts'
 import { completionsOf, type Rule, scaleDay } from './scaling.ts'
 import { type Policy, type Served, serve } from './serving.ts'
 
@@ -132,7 +133,7 @@ export function trainings(plan: Target, costs: Costs) {
   const draw = (next: () => number) =>
     costs.train_start_s + lognormal(next, plan.job_tokens / costs.train_tokens, plan.job_cv)
   for (let gpus = Math.ceil(peak + 0.01); ; gpus++) {
-    const simulated = simulateQueue(gpus, 3 * arrivals, draw, 100_000, random(plan.seed))
+    const simulated = simulateQueue(gpus, 3 * arrivals, draw, 100_000, seededRandom(plan.seed))
     const formula = meanWait(gpus, 3 * arrivals, mean_s, cv)
     if (simulated.p95 <= 60) return { gpus, load, peak, simulated, formula, mean_s }
   }

@@ -1,9 +1,10 @@
 // The target load: which bases and adapters there are, how many replicas each base has, and what the rest of the
 // service has to bear.
 
+import { seededRandom } from '../../tests/support/random.ts'
 import type { Costs } from './costs.ts'
 import { lruHitRate, meanOf, processorSharing } from './formulas.ts'
-import { random, sampler, zipf } from './random.ts'
+import { sampler, zipf } from './random.ts'
 import { completionsOf } from './scaling.ts'
 
 export interface Target {
@@ -51,7 +52,7 @@ export interface Base {
 
 /** Each adapter of the one law is of a base drawn by the other. */
 export function basesOf(plan: Target, costs: Costs): Base[] {
-  const next = random(plan.seed)
+  const next = seededRandom(plan.seed)
   const draw = sampler(zipf(plan.bases, plan.exponent))
   const bases = Array.from({ length: plan.bases }, () => [] as number[])
   for (const share of zipf(plan.adapters, plan.exponent)) bases[draw(next)]!.push(share)

@@ -1,17 +1,7 @@
-// Random numbers from a seed, and the distributions that the simulation draws from.
+// The distributions that the simulation draws from.
 
-/** A generator of numbers in [0, 1), the same for the same seed (mulberry32). */
+/** Numbers from 0 (inclusive) to 1 (exclusive). */
 export type Random = () => number
-
-export function random(seed: number): Random {
-  let state = seed
-  return () => {
-    state = (state + 0x6d2b79f5) | 0
-    let mixed = Math.imul(state ^ (state >>> 15), 1 | state)
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 4294967296
-  }
-}
 
 export const exponential = (next: Random, mean: number): number => -mean * Math.log(1 - next())
 

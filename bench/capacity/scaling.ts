@@ -1,5 +1,6 @@
 // A day of one base under two rules for the number of its replicas: ours, which is the service's own function, and Ray
 // Serve's. Requests are counted, not followed: seconds of arrivals are a group with one time of arrival.
+
 import {
   addObservation,
   autoscale,
@@ -8,8 +9,9 @@ import {
   type ScalingDecision,
   type ScalingPolicy,
 } from '../../server/features/scaling/autoscaler.ts'
+import { seededRandom } from '../../tests/support/random.ts'
 import type { Costs } from './costs.ts'
-import { poisson, quantile, random } from './random.ts'
+import { poisson, quantile } from './random.ts'
 import { ServeRule } from './ray-serve-rule.ts'
 
 export interface Day {
@@ -32,7 +34,7 @@ export interface ScaledDay {
 export type Rule = 'Tunery' | 'Ray Serve' | 'fixed'
 
 export function scaleDay(rule: Rule, day: Day, policy: ScalingPolicy, costs: Costs): ScaledDay {
-  const next = random(day.seed)
+  const next = seededRandom(day.seed)
   const { target_requests: target, min_replicas, max_replicas } = policy
   const serve = new ServeRule({
     min_replicas,

@@ -1,9 +1,11 @@
 // Requests to the replicas of one base, on a virtual clock: arrivals at several gateways, each of which chooses a
 // replica by the requests that it sees itself, with the service's own functions.
+
 import { type Candidate, leastLoaded, withAffinity } from '../../server/features/serving/replicas/choice.ts'
 import { createWaitingList } from '../../server/features/serving/replicas/waiting-list.ts'
+import { seededRandom } from '../../tests/support/random.ts'
 import type { Costs } from './costs.ts'
-import { exponential, geometric, quantile, random, sampler } from './random.ts'
+import { exponential, geometric, quantile, sampler } from './random.ts'
 import { Replica, type Request } from './replica.ts'
 
 /** `hashing`: one replica for each adapter, however busy it is. `multiplexed`: as Ray Serve, see `multiplexed`. */
@@ -55,7 +57,7 @@ export function serve(
   gateways: number,
   slots = true,
 ): Served {
-  const next = random(load.seed)
+  const next = seededRandom(load.seed)
   const pick = sampler(load.adapters)
   const fleet = Array.from({ length: replicas }, (_, index) => new Replica(`replica ${index}`, costs, gateways, slots))
   const bySeen = new Map<Candidate, Replica>(

@@ -1,6 +1,7 @@
 // Prompts made from a seed, so that both sides get the same ones and no prompt repeats on one side.
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
+import { seededRandom } from '../../tests/support/random.ts'
 import { root } from './servers.ts'
 
 const words = [
@@ -10,20 +11,9 @@ const words = [
   'hour game line end member law car city community name',
 ].flatMap((line) => line.split(' '))
 
-/** Pseudo-random numbers from 0 to 1 (mulberry32). */
-export function random(seed: number): () => number {
-  let state = seed >>> 0
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0
-    let mixed = Math.imul(state ^ (state >>> 15), state | 1)
-    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61)
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32
-  }
-}
-
 /** Text of nearly this many tokens: each word is one token of the default model. Texts share no prefix. */
 export function text(tokens: number, seed: number): string {
-  const next = random(seed * 7919 + 1)
+  const next = seededRandom(seed * 7919 + 1)
   return Array.from({ length: tokens }, () => words[Math.floor(next() * words.length)]!).join(' ')
 }
 

@@ -1,6 +1,6 @@
 // Three tasks that small models are tuned for, made from a seed: extraction to JSON, classification with a reason,
 // rewriting. Rows of different seeds share phrasings, as a customer's do, but no whole text.
-import { random } from './prompts.ts'
+import { seededRandom } from '../../tests/support/random.ts'
 
 export interface TaskRow {
   messages: { role: 'system' | 'user' | 'assistant'; content: string }[]
@@ -9,7 +9,7 @@ export type TaskName = 'extraction' | 'classification' | 'rewriting'
 
 type Draw = ReturnType<typeof drawing>
 const drawing = (seed: number) => {
-  const next = random(seed)
+  const next = seededRandom(seed)
   const int = (below: number) => Math.floor(next() * below)
   return { int, chance: (share: number) => next() < share, of: <T>(list: readonly T[]): T => list[int(list.length)]! }
 }

@@ -31,6 +31,19 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_theta": 1_000_000,
         },
     ),
+    "qwen3-4b": (
+        "Qwen3ForCausalLM",
+        {
+            "vocab_size": 151_936,
+            "hidden_size": 2560,
+            "intermediate_size": 9728,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "rope_theta": 1_000_000,
+        },
+    ),
     "gemma3-1b": (
         "Gemma3ForCausalLM",
         {

@@ -129,9 +129,9 @@ def main() -> None:
     from trainer.data.dataset import prepare
     from trainer.data.rows import read_rows
     from trainer.model import gpu
-    from trainer.model.load import device_and_dtype, load_model, load_tokenizer
+    from trainer.model.load import device_and_dtype, load_config, load_model, load_tokenizer
     from trainer.run import memory
-    from trainer.run.loop import Loop
+    from trainer.run.loop import Loop, limits_of
     from trainer.runtime.files import sha256_of
     from trainer.runtime.protocol import SilentProtocol
 
@@ -151,8 +151,13 @@ def main() -> None:
     if args.window:
         print("{}", flush=True)
         sys.stdin.readline()
+    config = load_config(spec)
+    tokens, targets, passes = memory.largest_pack(data, spec, limits_of(config, spec, device), device)
+    shape = memory.shape_of(config)
+    predicted = memory.predicted_bytes(shape, spec, dtype.itemsize, tokens, targets, device, passes=passes)
     model = load_model(spec, device, dtype)
-    loop = Loop(spec, model, tokenizer, data, heldout, args.rows.parent / "run", device, SilentProtocol())
+    folder = args.rows.parent / "run"
+    loop = Loop(spec, model, tokenizer, data, heldout, folder, device, SilentProtocol(), predicted=predicted)
     memory.keep_heap(device)
     report: dict[str, object] = {"precision": str(dtype).removeprefix("torch.")}
     if args.order:
@@ -199,7 +204,7 @@ def main() -> None:
         seconds += reference_seconds + encoding_seconds
         if args.peak:
             report["peak_flops"] = 2 * PEAK_SIZE**3 / statistics.median(peak_times)
-        report["peak_memory_mb"] = round(memory.peak_bytes(device) / 1e6)
+        report |= {"peak_memory_mb": round(memory.peak_bytes(device) / 1e6), "predicted_mb": round(predicted / 1e6)}
         report |= {
             "real_tokens": tokens,
             "seconds": round(seconds, 2),

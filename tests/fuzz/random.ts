@@ -1,3 +1,5 @@
+import { seededRandom } from '../support/random.ts'
+
 /** Random source of one case, from its number and the run's seed, so that a single case can be repeated. */
 export interface Draw {
   /** From 0 (inclusive) to 1 (exclusive). */
@@ -9,13 +11,7 @@ export interface Draw {
 }
 
 export function draw(seed: number, number: number): Draw {
-  let state = (Math.imul(seed, 0x9e3779b1) ^ Math.imul(number + 1, 0x85ebca6b)) >>> 0
-  const next = () => {
-    state = (state + 0x6d2b79f5) >>> 0
-    let mixed = Math.imul(state ^ (state >>> 15), state | 1)
-    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61)
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32
-  }
+  const next = seededRandom(Math.imul(seed, 0x9e3779b1) ^ Math.imul(number + 1, 0x85ebca6b))
   const int = (low: number, high: number) => low + Math.floor(next() * (high - low + 1))
   return { next, int, chance: (share) => next() < share, pick: (values) => values[int(0, values.length - 1)]! }
 }

@@ -11,7 +11,8 @@ import { canonicalOf } from '../../server/features/datasets/canonical.ts'
 import { createRowChecker } from '../../server/features/datasets/check-rows.ts'
 import { readCsv } from '../../server/features/datasets/reader/csv.ts'
 import { full } from '../support/full.ts'
-import { createRandom, forms, mutatedLine } from '../support/mutated-rows.ts'
+import { forms, mutatedLine } from '../support/mutated-rows.ts'
+import { seededRandom } from '../support/random.ts'
 
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-agreement-'))
 after(() => rmSync(folder, { recursive: true }))
@@ -23,7 +24,7 @@ async function agree(count: number, seed: number): Promise<void> {
   const files: Record<string, string> = {}
   const valid: Record<string, number> = {}
   for (const [index, kind] of (['sft', 'dpo', 'kto'] as const).entries()) {
-    const random = createRandom(seed + index)
+    const random = seededRandom(seed + index)
     const canonical: string[] = []
     const checker = createRowChecker({ write: (line) => canonical.push(line) })
     // The kind of the dataset is that of its first row.
@@ -50,7 +51,7 @@ test('check, count, preview and training agree over mutated rows', () => agree(2
 test('check, count, preview and training agree over a hundred thousand mutated rows', full, () => agree(100_000, 1000))
 
 test('the same texts in a table are the same rows', async () => {
-  const random = createRandom(5)
+  const random = seededRandom(5)
   const pick = (list: readonly string[]) => list[Math.floor(random() * list.length)]!
   const texts = ['a', 'ü, "b"\nc', ' ', '', '<|im_end|>', "it's", '[1]', 'null', '7']
   for (const [prompt, answer] of [

@@ -2,6 +2,7 @@
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Client, client } from '../support/client.ts'
+import { seededRandom } from '../support/random.ts'
 import { startReceiver } from '../support/receiver.ts'
 import { createInstallation } from './installation.ts'
 import { type Ledger, openLedger } from './ledger.ts'
@@ -25,17 +26,6 @@ export interface SoakResult {
   faults: string[]
   kills: Record<string, number>
   counts: Record<string, number>
-}
-
-/** Seeded pseudo-random numbers from 0 to 1 (mulberry32). */
-function seeded(seed: number): () => number {
-  let state = seed >>> 0
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0
-    let mixed = Math.imul(state ^ (state >>> 15), 1 | state)
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32
-  }
 }
 
 /** Runs the soak test; resumes after the kills in the folder's ledger. */
@@ -68,7 +58,7 @@ export async function soak({
     if (done > 0) say(`${done} of ${kills} kills were done before`)
 
     while (done < kills && faults.length === 0) {
-      const random = seeded(seed + done)
+      const random = seededRandom(seed + done)
       const pick = <T>(items: readonly T[]) => items[Math.floor(random() * items.length)]!
       const url = () => pick(installation.urls())
       const load = startLoad({ url, key, ledger, random, fault: (text) => faults.push(text) })

@@ -1,7 +1,8 @@
 // Load for the autoscaler: synthetic, from a seed, and recorded.
+
 import { readFileSync } from 'node:fs'
-import { random } from '../../bench/capacity/random.ts'
 import type { ScalingPolicy } from '../../server/features/scaling/autoscaler.ts'
+import { seededRandom } from './random.ts'
 
 /** Requests, and how long each takes on a replica that is not crowded. */
 export interface Trace {
@@ -20,7 +21,7 @@ const start_s = 20
 
 /** Poisson arrivals such that `concurrent(t)` requests are in progress on average, in a system that keeps up. */
 function trace(name: string, duration_s: number, seed: number, concurrent: (t: number) => number): Trace {
-  const next = random(seed)
+  const next = seededRandom(seed)
   const arrivals: number[] = []
   const most = Math.max(...Array.from({ length: 2000 }, (_, n) => concurrent((n / 2000) * duration_s))) / service_s
   const untilNext = () => -Math.log(1 - next()) / most

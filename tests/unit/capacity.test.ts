@@ -13,9 +13,10 @@ import {
 } from '../../bench/capacity/formulas.ts'
 import { basesOf, target } from '../../bench/capacity/plan.ts'
 import { simulateQueue } from '../../bench/capacity/queues.ts'
-import { exponential, random, sampler, zipf } from '../../bench/capacity/random.ts'
+import { exponential, sampler, zipf } from '../../bench/capacity/random.ts'
 import { completionsOf } from '../../bench/capacity/scaling.ts'
 import { type Load, serve } from '../../bench/capacity/serving.ts'
+import { seededRandom } from '../support/random.ts'
 
 const { costs, list } = readCosts()
 const load: Load = { rate: 15, adapters: [1], prompt: 400, tokens: 100, seconds: 1000, warmup: 20, seed: 1 }
@@ -32,11 +33,11 @@ test('requests in progress of one replica are those of processor sharing, and Li
 
 test('waits are Erlang’s, and those of a queue with one server are Pollaczek and Khinchine’s', () => {
   near(erlangC(4, 3.2), 0.5964, 0.001, 'Erlang C of the tables')
-  const several = simulateQueue(4, 3.2, (next) => exponential(next, 1), 400_000, random(4))
+  const several = simulateQueue(4, 3.2, (next) => exponential(next, 1), 400_000, seededRandom(4))
   near(several.mean, meanWait(4, 3.2, 1, 1), 0.05, 'mean wait at M/M/4')
   near(several.waited, erlangC(4, 3.2), 0.03, 'share that waits')
   near(several.p95, waitQuantile(4, 3.2, 1, 0.95), 0.05, 'p95 at M/M/4')
-  const one = simulateQueue(1, 0.7, () => 1, 200_000, random(1))
+  const one = simulateQueue(1, 0.7, () => 1, 200_000, seededRandom(1))
   near(one.mean, 0.7 / (2 * 0.3), 0.05, 'mean wait at M/D/1')
 })
 
@@ -50,7 +51,7 @@ test('slot hits are those of Che’s approximation, and shares those of Zipf', (
   )
   near(served.hit_rate, expected, 0.04, 'slot hits')
   const draw = sampler(zipf(10_000, 1))
-  const next = random(1)
+  const next = seededRandom(1)
   let top = 0
   for (let n = 0; n < 200_000; n++) top += Number(draw(next) < 100)
   near(top / 200_000, zipfMass(100, 10_000, 1), 0.01, 'requests of the first 100 of 10,000')

@@ -1,10 +1,12 @@
 // More and more registered adapters on one base: lists, names for them, the first token of one that is not in memory,
 // and the memory of server and engine after some of them have answered.
+
 import { cpSync, mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
+import { seededRandom } from '../../../tests/support/random.ts'
 import { firstTokens, measure, median, percentile } from '../../serving/job.ts'
-import { random, text, user } from '../../serving/prompts.ts'
+import { text, user } from '../../serving/prompts.ts'
 import { startOurs } from '../../serving/servers.ts'
 import { copyAdapters, trainedAdapters } from '../../support/adapters.ts'
 import { engineOf, residentMb } from '../../support/memory.ts'
@@ -67,7 +69,7 @@ export const adapters: Sweep = {
             )[0]!
           // Loads the base.
           await ask(us!.model, 0)
-          const next = random(size)
+          const next = seededRandom(size)
           const order = [...models].sort(() => next() - 0.5).slice(0, asked)
           const first: number[] = []
           for (const [index, model] of order.entries()) first.push(await ask(model, index + 1))

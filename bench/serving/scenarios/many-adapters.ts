@@ -1,11 +1,13 @@
 // 200 deployed adapters on one base, requested by Zipf's law, compared with one adapter under the same load: p95 of the
 // time to first token, and memory.
+
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
+import { seededRandom } from '../../../tests/support/random.ts'
 import { copyAdapters, copyOf, trainedAdapters } from '../../support/adapters.ts'
 import { firstTokens, measure, percentile } from '../job.ts'
-import { random, text, user } from '../prompts.ts'
+import { text, user } from '../prompts.ts'
 import { comparisonRow, interleave, type Row, singleRow } from '../rounds.ts'
 import { noEndToken, sampling, startOurs } from '../servers.ts'
 
@@ -35,7 +37,7 @@ function memory(pid: number): number {
 function zipf(seed: number): number[] {
   const weights = Array.from({ length: count }, (_, index) => 1 / (index + 1))
   const total = weights.reduce((sum, weight) => sum + weight, 0)
-  const next = random(seed)
+  const next = seededRandom(seed)
   return Array.from({ length: requests }, () => {
     let left = next() * total
     const index = weights.findIndex((weight) => {
