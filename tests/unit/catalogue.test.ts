@@ -75,7 +75,7 @@ test('what fits is computed from the machine, by method and to serve', () => {
   const fitting = (memory_bytes: number) => uses.filter((use) => needs(memory_bytes)[use]!.fits)
   assert.deepEqual(fitting(4e9), [])
   assert.deepEqual(fitting(16e9), ['serve'])
-  assert.deepEqual(fitting(20e9), ['qlora', 'serve'])
+  assert.deepEqual(fitting(24e9), ['qlora', 'serve'])
   assert.deepEqual(fitting(30e9), ['lora', 'qlora', 'serve'])
   assert.deepEqual(fitting(200e9), [...uses])
   const { serve, disk } = needs(24e9)
@@ -147,7 +147,8 @@ for base in json.load(sys.stdin):
     qkv = shape.get("qkv_size", shape["head_size"] * (shape["heads"] + 2 * shape["kv_heads"]))
     widths = [shape[name] for name in ("layers", "hidden_size", "mlp_size")]
     sizes = memory.ModelShape(base["parameters"] - vision, *widths, qkv, shape["vocabulary"], base["name"], vision)
-    sizes = replace(sizes, layer_embeddings=shape.get("layer_embeddings", 0))
+    sizes = replace(sizes, attended_size=shape["heads"] * shape["head_size"])
+    sizes = replace(sizes, layer_embeddings=shape.get("layer_embeddings", 0), head_weights=shape.get("head_weights", 0))
     if experts := shape.get("experts"):
         counts = {"expert_weights": experts["weights"], "expert_size": experts["size"]}
         sizes = replace(sizes, **counts, experts_chosen=experts["chosen"], linear_lora=experts["linear_lora"])

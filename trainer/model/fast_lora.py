@@ -18,6 +18,7 @@ from trainer.model.scans import Pass
 
 # Whether the adapters are zero: set by `zero_adapters_skipped`.
 _zero = False
+_matrices: dict[tuple[int, int, int, torch.dtype], torch.Tensor] = {}
 
 
 @contextmanager
@@ -76,6 +77,7 @@ class LinearGroup:
         self.matrix, self.copies = None, []
         if not self.quantized:
             self.matrix = self._empty_matrix()
+            self.matrix[:, self.inputs :] = 0
             weights, downs, ups = self._parts(self.matrix)
             for part, base in zip(weights, bases, strict=True):
                 part.copy_(base.weight.detach())
@@ -89,9 +91,16 @@ class LinearGroup:
                     part.copy_(base.bias.detach())
 
     def _empty_matrix(self) -> torch.Tensor:
-        matrix = torch.empty(self.height, self.inputs + sum(self.ranks), dtype=self.dtype, device=self.device)
-        matrix[:, self.inputs :] = 0
-        return matrix
+        return torch.empty(self.height, self.inputs + sum(self.ranks), dtype=self.dtype, device=self.device)
+
+    def _shared_matrix(self) -> torch.Tensor:
+        """One for all groups of this size: a product uses it up before the next one is built. One for each would leave
+        holes between what passes save. Not on a GPU, where a captured graph owns what it allocates.
+        """
+        key = (self.height, self.inputs, sum(self.ranks), self.dtype)
+        if key not in _matrices:
+            _matrices[key] = self._empty_matrix()
+        return _matrices[key]
 
     def _parts(self, matrix: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
         """Views of each W, each A and each B."""
@@ -104,7 +113,8 @@ class LinearGroup:
     def weights(self) -> torch.Tensor:
         """The matrix [height, inputs + ranks] with current values."""
         if self.matrix is None:
-            matrix = self._empty_matrix()
+            matrix = self._shared_matrix() if self.device.type == "cpu" else self._empty_matrix()
+            matrix[:, self.inputs :] = 0
             weights, downs, ups = self._parts(matrix)
             for part, weight in zip(weights, self.quantized, strict=True):
                 part.copy_(quantized.dequantize(weight))

@@ -27,6 +27,7 @@ from trainer.model import (
     vision,
 )
 from trainer.model.model import Model, base_of, decoder_of
+from trainer.runtime import process_memory
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sha256_of
 from trainer.runtime.spec import Lora, ModelSpec, Spec, Start
@@ -86,6 +87,8 @@ def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> Model:
         model.served = served.Served(spec, model, device, dtype)
         return autocast(model, device, dtype)
     model = with_adapter(base, spec)
+    if device.type == "cpu" and not spec.sharded and (spec.method == "qlora" or hasattr(model, "fast_layers")):
+        _release_checkpoint(model)
     if spec.sharded:
         gpu.make_deterministic(model, device, strict=False)
         sharded.shard(model, device)
@@ -262,6 +265,17 @@ def zero_adapter(model: Model) -> None:
 def trainable(model: Model) -> dict[str, torch.nn.Parameter]:
     """The parameters that are trained, by their names in the model."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def _release_checkpoint(model: Model) -> None:
+    """Gives the weights that still lie in the mapped checkpoint memory of their own. All others were copied, and the
+    whole file would stay resident for these.
+    """
+    mapped = process_memory.mapped_files(".safetensors")
+    for parameter in model.parameters():
+        if any(parameter.data_ptr() in addresses for addresses in mapped):
+            parameter.data = parameter.data.clone()
+    process_memory.return_freed()
 
 
 def _base_path(spec: ModelSpec) -> Path:

@@ -20,16 +20,20 @@ from trainer.runtime import process_memory
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import ModelSpec, Spec
 
-# Python with torch, transformers and peft imported, and what loading a base leaves resident of its file.
-PROGRAM_BYTES = 780e6
-# bitsandbytes, and what it leaves resident when it quantizes a base; measured.
-QUANTIZED_BYTES = 120e6
+# Python with torch, transformers, peft and bitsandbytes imported; measured.
+PROGRAM_BYTES = 480e6
+# What loading a base leaves resident of its file, where weights stay in it.
+FILE_BYTES = 300e6
+# What the heap takes of the system for each byte that passes save: holes between them; measured.
+HEAP_FACTOR = 1.2
 # Buffers of experts' products, whatever the number of tokens; measured.
 EXPERTS_BYTES = 200e6
 # cuBLAS's workspaces, and the memory of loaded kernels.
 GPU_BYTES = 600e6
 # How many experts a token is sent to, as families call it.
 CHOSEN = ("num_experts_per_tok", "top_k_experts", "moe_k")
+# Families of the trainer's own layers that have norms of each head of q and k.
+HEAD_NORMS = ("Qwen3",)
 # The decoder layers of vision bases, by the model type of their language model.
 TEXT_FAMILIES = {"llama": "Llama", "qwen2_vl_text": "Qwen2VL", "qwen2_5_vl_text": "Qwen2_5_VL"}
 
@@ -60,6 +64,10 @@ class ModelShape:
     linear_lora: int = 0
     # Embeddings of each layer, beside those of the vocabulary (Gemma 3n, Gemma 4).
     layer_embeddings: int = 0
+    # Weights of the head, where it does not share them with the embeddings.
+    head_weights: int = 0
+    # Width of attention's result.
+    attended_size: int = 0
 
 
 def shape_of(config: Any) -> ModelShape:
@@ -106,6 +114,8 @@ def shape_of(config: Any) -> ModelShape:
         *experts,
         linear_lora,
         layers * table,
+        0 if tied else vocabulary * hidden_size,
+        heads * size,
     )
 
 
@@ -211,6 +221,8 @@ def predicted_bytes(
     """
     on_gpu = device.type == "cuda"
     embeddings, gradients = shape.vocabulary * shape.hidden_size, 0
+    # The trainer's own layers with their kernels.
+    fast = not on_gpu and head_in_chunks(shape, spec) and kernels.available(device, torch.bfloat16) and dtype_bytes == 2
     if spec.method == "full":
         # Weights and two moments in float32, and the bf16 copies for a pass.
         states, gradients = (12 if dtype_bytes == 4 else 14) * shape.weights, 4 * shape.weights
@@ -222,11 +234,9 @@ def predicted_bytes(
         adapters = shape.layers * spec.lora.r * 2 * (4 * shape.hidden_size + shape.qkv_size + 3 * shape.mlp_size)
         if shape.experts_chosen:
             adapters = spec.lora.r * (shape.linear_lora + shape.expert_lora * spec.lora.experts)
-        # Experts and tables are not linear layers, so they stay as they are.
-        whole = embeddings + shape.expert_weights + shape.layer_embeddings
+        # Experts and tables are not linear layers, and heads are never quantized, so they stay as they are.
+        whole = embeddings + shape.head_weights + shape.expert_weights + shape.layer_embeddings
         states = weight_bytes * (shape.weights - whole) + dtype_bytes * whole + 16 * adapters
-        if spec.method == "qlora" and not on_gpu:
-            states += QUANTIZED_BYTES
     if shape.experts_chosen and not on_gpu:
         states += EXPERTS_BYTES
     # It stays in the precision that it is loaded in.
@@ -244,10 +254,13 @@ def predicted_bytes(
         else:
             # transformers' layers save more; the factor is measured.
             saved *= 4 / 3
-    elif head_in_chunks(shape, spec) and kernels.available(device, torch.bfloat16) and dtype_bytes == 2:
+    elif fast:
         # The residual stream twice in float32; all else in bfloat16: q, k, v and attention's result, the gated pair,
-        # and the inputs of the four products.
-        saved = 16 * shape.hidden_size + 2 * shape.qkv_size + 6 * shape.mlp_size
+        # the inputs of the four products, and q and k before their norms.
+        saved = 12 * shape.hidden_size + 2 * shape.qkv_size + 2 * shape.attended_size + 6 * shape.mlp_size
+        if shape.family in HEAD_NORMS:
+            saved += shape.qkv_size + shape.attended_size
+        saved *= HEAP_FACTOR
         transient = 8 * shape.hidden_size * 4 + 6 * shape.mlp_size * dtype_bytes
     else:
         # torch's attention keeps q, k and v in float32, and once more in rows of its own order.
@@ -280,7 +293,8 @@ def predicted_bytes(
     largest = max(activations + logits, encoding)
     # Gradients take the place of what their forward pass saved. Those of an earlier pass are beside it.
     working = max(gradients, largest) if passes == 1 and not on_gpu else gradients + largest
-    return (GPU_BYTES if on_gpu else PROGRAM_BYTES) + states + working
+    program = GPU_BYTES if on_gpu else PROGRAM_BYTES + (0 if fast or spec.method == "qlora" else FILE_BYTES)
+    return program + states + working
 
 
 def encoding_bytes(sight: Sight | None, dtype_bytes: int) -> float:
@@ -325,13 +339,9 @@ def keep_heap(device: torch.device) -> None:
 
 def trim_heap(above: float, device: torch.device) -> bool:
     """Returns free heap memory to the system if more than `above` bytes are resident: batches of changing lengths
-    fragment the CPU's heap with every step. True if it did; takes tens of milliseconds.
+    fragment the CPU's heap with every step. True if it did.
     """
-    if device.type != "cpu" or process_memory.resident_bytes() <= above:
-        return False
-    # musl and macOS do not have it.
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    return bool(trim and trim(0))
+    return device.type == "cpu" and process_memory.resident_bytes() > above and process_memory.return_freed()
 
 
 def require_fits(predicted: float, available: float) -> None:

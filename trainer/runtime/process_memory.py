@@ -1,5 +1,6 @@
 """Memory of this process and of the machine, on Linux and on macOS."""
 
+import ctypes
 import resource
 import sys
 from contextlib import suppress
@@ -8,6 +9,7 @@ from pathlib import Path
 import psutil
 
 STATUS = Path("/proc/self/status")
+MAPS = Path("/proc/self/maps")
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
@@ -36,3 +38,21 @@ def available_bytes() -> int:
         if limit != "max":
             return min(available, int(limit) - int((CONTROL_GROUP / "memory.current").read_text()))
     return available
+
+
+def mapped_files(suffix: str) -> list[range]:
+    """Addresses at which files with this suffix are mapped; none on macOS, which does not list them."""
+    ranges: list[range] = []
+    with suppress(OSError):
+        for line in MAPS.read_text().splitlines():
+            if line.endswith(suffix):
+                start, end = line.split()[0].split("-")
+                ranges.append(range(int(start, 16), int(end, 16)))
+    return ranges
+
+
+def return_freed() -> bool:
+    """Returns free heap memory to the system; takes tens of milliseconds. True if there was any."""
+    # musl and macOS do not have it.
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return bool(trim and trim(0))

@@ -17,6 +17,8 @@ export interface Shape {
   vision_weights?: number
   /** Embeddings of each layer, beside those of the vocabulary (Gemma 3n, Gemma 4). */
   layer_embeddings?: number
+  /** Weights of the head, where it does not share them with the embeddings. */
+  head_weights?: number
   /** Width of queries, keys and values together, where the heads of some layers are wider than `head_size`. */
   qkv_size?: number
   /** Weights of the language model, where the base's files have others, too. */
@@ -44,6 +46,8 @@ export const Sizes = z.object({
   vocabulary: z.number(),
   vision_weights: z.number(),
   layer_embeddings: z.number(),
+  // Bases that were added before have no count of it.
+  head_weights: z.number().default(0),
   expert_weights: z.number(),
   expert_size: z.number(),
   experts_chosen: z.number(),
@@ -89,8 +93,9 @@ export interface RunSizes {
 const shownRun: RunSizes = { rank: 16, tokens: 2048, learned: 512 }
 
 // The same figures as in trainer/run/memory.py and trainer/model/fast_head.py; a test compares the results.
-const program_bytes = { cpu: 780e6, gpu: 600e6 }
-const quantizer_bytes = 120e6
+const program_bytes = { cpu: 480e6, gpu: 600e6 }
+const file_bytes = 300e6
+const heap_factor = 1.2
 const experts_bytes = 200e6
 const chunk_tokens = { cpu: 128, gpu: 1024 }
 /** Architectures whose layers the trainer computes itself; those of other families save and compute more. */
@@ -105,12 +110,13 @@ export function trainingBytes(
   run: RunSizes = shownRun,
 ): number {
   const { layers, hidden_size: hidden, mlp_size: mlp, heads, kv_heads, head_size, vocabulary } = base.shape
-  const { vision_weights = 0, layer_embeddings = 0, experts } = base.shape
+  const { vision_weights = 0, layer_embeddings = 0, head_weights = 0, experts } = base.shape
   const weights = base.shape.weights ?? base.parameters - vision_weights
   const qkv = base.shape.qkv_size ?? head_size * (heads + 2 * kv_heads)
   const gpu = device === 'gpu'
   const { devices = 1 } = run
   const inChunks = method !== 'full' && hasFastLayers(base.family)
+  const fast = inChunks && !gpu && bf16
   let dtype = bf16 ? 2 : 4
   let states: number
   let gradients = 0
@@ -120,17 +126,19 @@ export function trainingBytes(
     if (gpu) dtype = 2
   } else {
     const adapters = run.rank * (experts?.linear_lora ?? layers * 2 * (4 * hidden + qkv + 3 * mlp))
-    // Experts and tables are not linear layers, so they stay as they are.
-    const whole = vocabulary * hidden + layer_embeddings + (experts?.weights ?? 0)
+    // Experts and tables are not linear layers, and heads are never quantized, so they stay as they are.
+    const whole = vocabulary * hidden + head_weights + layer_embeddings + (experts?.weights ?? 0)
     states = (method === 'qlora' ? 0.55 : dtype) * (weights - whole) + dtype * whole + 16 * adapters
-    if (method === 'qlora' && !gpu) states += quantizer_bytes
   }
   if (experts && !gpu) states += experts_bytes
   states += (method === 'full' ? 4 : dtype) * vision_weights
   let saved: number
   if (gpu) saved = (2 * hidden * 4 + (3 * hidden + qkv + 3 * mlp) * dtype) * (inChunks ? 1 : 4 / 3)
-  else if (inChunks && bf16) saved = 16 * hidden + 2 * qkv + 6 * mlp
-  else saved = (4 * hidden + 3 * qkv) * 4 + (3 * mlp + 2 * hidden) * dtype
+  else if (fast) {
+    const attended = heads * head_size
+    const norms = base.family === 'qwen3' ? qkv + attended : 0
+    saved = heap_factor * (12 * hidden + 2 * qkv + 2 * attended + 6 * mlp + norms)
+  } else saved = (4 * hidden + 3 * qkv) * 4 + (3 * mlp + 2 * hidden) * dtype
   if (experts) {
     const number = method === 'full' ? 4 : dtype
     saved += experts.chosen * hidden * (dtype + 2 * number) + 6 * experts.size * number
@@ -144,7 +152,8 @@ export function trainingBytes(
     activations = run.tokens * (layers * hidden * dtype + saved + transient)
   }
   const learned = inChunks && devices === 1 ? Math.min(run.learned, chunk_tokens[device]) : run.learned
-  return program_bytes[device] + states + gradients + activations + learned * vocabulary * (dtype + 12)
+  const file = gpu || fast || method === 'qlora' ? 0 : file_bytes
+  return program_bytes[device] + file + states + gradients + activations + learned * vocabulary * (dtype + 12)
 }
 
 /** Whether a machine can train a base: on one device or, by lora, on several that share its weights. */
