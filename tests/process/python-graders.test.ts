@@ -6,7 +6,12 @@ import type { AddressInfo } from 'node:net'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import { root } from '../../lib/root.ts'
-import { createPythonGraders, type PythonGraders } from '../../server/features/evaluations/graders/python/pool.ts'
+import {
+  createPythonGraders,
+  type PythonGraders,
+  type PythonSource,
+  type PythonValues,
+} from '../../server/features/evaluations/graders/python/pool.ts'
 import { GraderFailure } from '../../server/features/evaluations/graders/template.ts'
 import { allowed } from '../support/allowed-time.ts'
 
@@ -20,7 +25,9 @@ const { signal } = new AbortController()
 const values = { sample: { output_text: '42' }, item: { reference: '42', n: 3 } }
 
 const grader = (body: string, account_id = 'acc_a') => ({ account_id, source: `def grade(sample, item):\n    ${body}` })
-const gradeBy = (pool: PythonGraders, body: string) => pool.grade(grader(body), values, signal)
+const gradeBy = (pool: PythonGraders, body: string) => scoreOf(pool, grader(body), values)
+const scoreOf = async (pool: PythonGraders, it: PythonSource, given: PythonValues = values) =>
+  (await pool.grade(it, given, signal)).score
 
 async function failureOf(work: Promise<unknown>): Promise<GraderFailure> {
   const error = await work.then(
@@ -40,7 +47,7 @@ test('a grader scores with the standard library; its errors have Python’s mess
     '    return 0.5 * close + float(Fraction(item["n"], 12)) + (item["missing"] if item["n"] > 3 else 0)',
   ].join('\n')
   const it = { account_id: 'acc_a', source }
-  assert.equal(await python.grade(it, values, signal), 0.75)
+  assert.equal(await scoreOf(python, it), 0.75)
   const failure = await failureOf(python.grade(it, { ...values, item: { ...values.item, n: 4 } }, signal))
   assert.deepEqual([failure.kind, failure.message], ['runtime', "KeyError: 'missing' (line 5)"])
   // One source for all: each has a process of its own.
@@ -169,17 +176,38 @@ test('graders of two accounts run at once, and neither sees what the other has l
     return 1 if hasattr(builtins, "left") or hasattr(json, "left") else 0`
   const graded = await Promise.all(
     Array.from({ length: 20 }, (_, index) =>
-      python.grade(
-        index % 2 === 0 ? grader(leaving, 'acc_a') : grader(looking, 'acc_b'),
-        { sample: `secret of ${index}`, item: {} },
-        signal,
-      ),
+      scoreOf(python, index % 2 === 0 ? grader(leaving, 'acc_a') : grader(looking, 'acc_b'), {
+        sample: `secret of ${index}`,
+        item: {},
+      }),
     ),
   )
   assert.ok(Math.max(...graded.filter((_, index) => index % 2 === 0)) >= 1)
   assert.deepEqual(new Set(graded.filter((_, index) => index % 2 === 1)), new Set([0]))
   // The same source, of another account.
-  assert.equal(await python.grade(grader(leaving, 'acc_c'), values, signal), 1)
+  assert.equal(await scoreOf(python, grader(leaving, 'acc_c')), 1)
+})
+
+test('an answer that is too slow, fills the memory or breaks Python fails alone among those graded with it', async () => {
+  const source = [
+    'import ctypes',
+    'def grade(sample, item):',
+    '    n = item["n"]',
+    '    while n == 3: pass',
+    '    if n == 6: return len(bytearray(300_000_000))',
+    '    if n == 9: ctypes.string_at(0xffffff00, 64)',
+    '    return n',
+  ].join('\n')
+  const graded = await Promise.allSettled(
+    Array.from({ length: 12 }, (_, n) => scoreOf(strict, { account_id: 'acc_a', source }, { sample: {}, item: { n } })),
+  )
+  const expected = Array.from({ length: 12 }, (_, n) => (n > 0 && n < 10 && n % 3 === 0 ? 'failed' : n))
+  assert.deepEqual(
+    graded.map((each) => (each.status === 'fulfilled' ? each.value : 'failed')),
+    expected,
+  )
+  const kinds = graded.flatMap((each) => (each.status === 'rejected' ? [(each.reason as GraderFailure).kind] : []))
+  assert.deepEqual(kinds, ['timeout', 'runtime', 'runtime'])
 })
 
 test('a warm sandbox takes milliseconds an answer, and ends what its run has given up', async () => {

@@ -34,6 +34,7 @@ const generates = [
   'POST /embeddings',
   'POST /responses',
   'POST /batches',
+  'POST /fine_tuning/alpha/graders/run',
   'POST /fine-tuning/models/{model_id}/shares',
 ]
 /** Both: rows are shown to a model, and kept with its answers. */

@@ -192,6 +192,7 @@ class OpenGradingRun implements GradingRun {
     const prices = await inference.pricesOf(account_id, request.model as string).catch((error) => {
       throw error instanceof ApiError ? noAnswer(error) : error
     })
+    const began = performance.now()
     const answered = await askInBackground({ inference, log, turn }, backgroundOperations.chat, asking, signal)
     if ('error' in answered) throw noAnswer(answered.error)
     const { prompt_tokens, completion_tokens } = answered.counts
@@ -200,7 +201,7 @@ class OpenGradingRun implements GradingRun {
     const usage = { prompt_tokens, completion_tokens, cost }
     Object.assign(this.judges, addUsages([this.judges, usage]), { requests: this.judges.requests + 1 })
     const { choices } = JSON.parse(answered.bytes.toString('utf8')) as ChatResponse
-    return { text: choices[0]!.message.content ?? '', usage }
+    return { text: choices[0]!.message.content ?? '', usage, ms: performance.now() - began }
   }
 
   /** Requests in flight may take more: up to `judgesAtOnce`. */

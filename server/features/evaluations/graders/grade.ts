@@ -23,8 +23,8 @@ type PythonGrader = Extract<SimpleGrader, { type: 'python' }>
 export interface GradingTools {
   thread: GradingThread
   ask: AskJudge
-  /** Throws GraderFailure. */
-  python(grader: PythonGrader, values: Values, signal: AbortSignal): Promise<number>
+  /** `ms`: without the wait for its turn. Throws GraderFailure. */
+  python(grader: PythonGrader, values: Values, signal: AbortSignal): Promise<{ score: number; ms: number }>
   endpoint: AskEndpoint
   signal: AbortSignal
 }
@@ -90,7 +90,8 @@ async function gradeOne(grader: Grader, values: Values, tools: BoundTools): Prom
 async function gradeSimple(name: string, grader: SimpleGrader, values: Values, tools: BoundTools): Promise<Timed> {
   const began = performance.now()
   try {
-    return { ...(await scoreOf(grader, values, tools)), latency_ms: latencySince(began) }
+    const result = await scoreOf(grader, values, tools)
+    return { ...result, latency_ms: result.latency_ms ?? latencySince(began) }
   } catch (error) {
     const latency_ms = latencySince(began)
     // It would take hours over all answers.
@@ -105,14 +106,14 @@ async function scoreOf(
   grader: SimpleGrader,
   values: Values,
   { thread, ask, python, endpoint, signal, bounds }: BoundTools,
-): Promise<Score & { judge?: JudgeUsage }> {
+): Promise<Score & { judge?: JudgeUsage; latency_ms?: number }> {
   switch (grader.type) {
     case 'label_model':
     case 'score_model':
       return gradeByJudge(grader, values, ask)
     case 'python': {
-      const score = await python(grader, values, signal)
-      return { score, passed: score >= grader.pass_threshold }
+      const { score, ms } = await python(grader, values, signal)
+      return { score, passed: score >= grader.pass_threshold, latency_ms: rounded(ms) }
     }
     case 'endpoint':
       return gradeByEndpoint(grader, values, endpoint, signal)
@@ -123,8 +124,9 @@ async function scoreOf(
 
 const notScored = (failure: FailureKind, error: string) => ({ score: null, passed: false, error, failure })
 
-/** In tenths of a millisecond. */
-const latencySince = (began: number) => Math.round(10 * (performance.now() - began)) / 10
+/** To tenths of a millisecond. */
+const rounded = (ms: number) => Math.round(10 * ms) / 10
+const latencySince = (began: number) => rounded(performance.now() - began)
 
 export const addUsages = (usages: readonly JudgeUsage[]): JudgeUsage => ({
   prompt_tokens: usages.reduce((sum, usage) => sum + usage.prompt_tokens, 0),

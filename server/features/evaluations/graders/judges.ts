@@ -7,8 +7,8 @@ import { fill, GraderFailure, type Values } from './template.ts'
 export type JudgeGrader = Extract<SimpleGrader, { type: 'label_model' | 'score_model' }>
 type Judge<T extends JudgeGrader['type']> = Extract<JudgeGrader, { type: T }>
 
-/** Asks a model. Throws GraderFailure if it does not answer, or GradingStopped if the budget is spent. */
-export type AskJudge = (request: Record<string, unknown>) => Promise<{ text: string; usage: JudgeUsage }>
+/** Asks a model. `ms`: without the wait for its turn. Throws GraderFailure if it does not answer, or GradingStopped if the budget is spent. */
+export type AskJudge = (request: Record<string, unknown>) => Promise<{ text: string; usage: JudgeUsage; ms: number }>
 
 /** Longest answer of a judge, in tokens: a label or a number in a form. */
 const judgeTokens = 64
@@ -17,11 +17,11 @@ export async function gradeByJudge(
   grader: JudgeGrader,
   values: Values,
   ask: AskJudge,
-): Promise<Score & { judge: JudgeUsage }> {
+): Promise<Score & { judge: JudgeUsage; latency_ms: number }> {
   const isLabel = grader.type === 'label_model'
-  const { text, usage } = await ask(isLabel ? labelRequest(grader, values) : scoreRequest(grader, values))
+  const { text, usage, ms } = await ask(isLabel ? labelRequest(grader, values) : scoreRequest(grader, values))
   try {
-    return { ...(isLabel ? labelOf(grader, text) : scoreOf(grader, text)), judge: usage }
+    return { ...(isLabel ? labelOf(grader, text) : scoreOf(grader, text)), judge: usage, latency_ms: Math.round(ms) }
   } catch (error) {
     throw error instanceof GraderFailure ? new GraderFailure(error.kind, error.message, usage) : error
   }

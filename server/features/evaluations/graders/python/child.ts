@@ -8,7 +8,8 @@ import { seal } from './seal.ts'
 
 const sigint = 2
 const stack_mb = 16
-const interrupts = new Int32Array(new SharedArrayBuffer(4))
+/** What interrupts Python, and the number of the call that runs, or ran last. */
+const interrupts = new Int32Array(new SharedArrayBuffer(8))
 
 // Opened before the seal: libuv then needs nothing new of the kernel.
 const { stdout } = process
@@ -48,7 +49,7 @@ worker.on('message', (reply: PythonReply) => {
 createInterface({ input: process.stdin })
   .on('line', (line) => {
     const request = JSON.parse(line) as PythonRequest
-    if ('interrupt' in request) Atomics.store(interrupts, 0, sigint)
-    else worker.postMessage(request)
+    if (!('interrupt' in request)) worker.postMessage(request)
+    else if (Atomics.load(interrupts, 1) === request.interrupt) Atomics.store(interrupts, 0, sigint)
   })
   .on('close', die)

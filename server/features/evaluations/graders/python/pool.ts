@@ -3,12 +3,12 @@
 import { createHash } from 'node:crypto'
 import { createFairQueue, type FairQueue } from '../../../../../lib/fair-queue.ts'
 import { GraderFailure } from '../template.ts'
-import { Sandbox, SandboxEnded, type SandboxLimits, sandboxLimits } from './sandbox.ts'
+import { type GradeCall, type PythonResult, Sandbox, type SandboxLimits, sandboxLimits } from './sandbox.ts'
 import { makeSnapshot, type Snapshot } from './snapshot.ts'
 
 export interface PythonGraders {
-  /** The score of an answer. Throws GraderFailure with Python's message and line, or the signal's reason. */
-  grade(grader: PythonSource, values: PythonValues, signal: AbortSignal): Promise<number>
+  /** Scores an answer. Throws GraderFailure with Python's message and line, or the signal's reason. */
+  grade(grader: PythonSource, values: PythonValues, signal: AbortSignal): Promise<PythonResult>
   /** Loads a source. Throws GraderFailure if it cannot be used. */
   check(grader: PythonSource, signal?: AbortSignal): Promise<void>
   close(): void
@@ -31,12 +31,8 @@ interface Options {
   idle_ms?: number
 }
 
-interface Call {
-  values: PythonValues | undefined
-  signal: AbortSignal | undefined
-  resolve(score: number): void
-  reject(error: unknown): void
-}
+/** `values` undefined: its source is loaded alone. */
+type Call = Omit<GradeCall, 'values'> & { values: string | undefined }
 
 /** A grader with waiting calls. */
 interface Line extends PythonSource {
@@ -46,6 +42,9 @@ interface Line extends PythonSource {
   workers: number
 }
 
+/** Calls that a process gets at once, and their characters: on a busy machine each exchange waits for a core. */
+const batchMax = 32
+const batchCharactersMax = 4_000_000
 /** How long calls of one grader follow each other while graders of others wait for a process. */
 const slice_ms = 3000
 
@@ -65,16 +64,19 @@ class SandboxPool implements PythonGraders {
   private idleTimer: NodeJS.Timeout | undefined
   private waitingWorkers = 0
   private starting = 0
+  private closed = false
   private snapshot: Promise<Snapshot | undefined> | undefined
 
   constructor(processes: number, limits: SandboxLimits, idle_ms: number) {
     this.processes = processes
     this.limits = limits
     this.idle_ms = idle_ms
-    this.inTurn = createFairQueue({ at_once: Math.max(1, processes) })
+    // One account leaves a process to others: a call may take as long as it may.
+    const at_once_per_account = Math.max(1, processes - 1)
+    this.inTurn = createFairQueue({ at_once: Math.max(1, processes), at_once_per_account })
   }
 
-  grade(grader: PythonSource, values: PythonValues, signal: AbortSignal): Promise<number> {
+  grade(grader: PythonSource, values: PythonValues, signal: AbortSignal): Promise<PythonResult> {
     return this.enqueue(grader, values, signal)
   }
 
@@ -83,7 +85,9 @@ class SandboxPool implements PythonGraders {
   }
 
   close(): void {
+    this.closed = true
     clearTimeout(this.idleTimer)
+    for (const { calls } of this.lines.values()) for (const call of calls.splice(0)) call.reject(stopping())
     for (const sandbox of [...this.idle, ...this.busy]) sandbox.kill()
     this.idle = []
     void this.snapshot?.then((snapshot) => snapshot?.close())
@@ -94,17 +98,21 @@ class SandboxPool implements PythonGraders {
     { account_id, source }: PythonSource,
     values: PythonValues | undefined,
     signal: AbortSignal | undefined,
-  ): Promise<number> {
+  ): Promise<PythonResult> {
+    if (this.closed) throw stopping()
     if (this.processes === 0)
       throw new GraderFailure('unavailable', 'Python graders are turned off here (TUNERY_PYTHON_GRADERS).')
     signal?.throwIfAborted()
     const key = `${account_id} ${createHash('sha256').update(source).digest('hex')}`
     const line = this.lines.get(key) ?? { account_id, source, key, calls: [], workers: 0 }
     this.lines.set(key, line)
-    return new Promise<number>((resolve, reject) => {
-      line.calls.push({ values, signal, resolve, reject })
-      if (line.workers < Math.min(this.processes, line.calls.length)) this.startWorker(line)
-    })
+    const { promise, resolve, reject } = Promise.withResolvers<PythonResult>()
+    const text = values === undefined ? undefined : JSON.stringify(values)
+    line.calls.push({ values: text, signal, resolve, reject })
+    if (line.workers < Math.min(this.processes, line.calls.length)) this.startWorker(line)
+    const onAbort = () => reject(signal!.reason)
+    signal?.addEventListener('abort', onAbort, { once: true })
+    return promise.finally(() => signal?.removeEventListener('abort', onAbort))
   }
 
   private startWorker(line: Line): void {
@@ -125,24 +133,33 @@ class SandboxPool implements PythonGraders {
   private async work(line: Line): Promise<void> {
     const ends = performance.now() + slice_ms
     let sandbox: Sandbox | undefined
-    for (;;) {
-      const call = line.calls.shift()
-      if (!call) break
+    while (line.calls.length > 0 && !(this.waitingWorkers > 0 && performance.now() > ends)) {
+      const calls = takeBatch(line)
       try {
-        call.signal?.throwIfAborted()
+        if (this.closed) throw stopping()
         sandbox ??= await this.take(line)
         await this.load(sandbox, line)
-        call.resolve(call.values === undefined ? 0 : await sandbox.grade(call.values, call.signal))
+        line.calls.unshift(...(await this.run(sandbox, calls)))
       } catch (error) {
-        call.reject(error)
+        for (const call of calls) call.reject(error)
       }
       if (sandbox?.ended) {
         this.busy.delete(sandbox)
         sandbox = undefined
       }
-      if (this.waitingWorkers > 0 && performance.now() > ends) break
     }
     if (sandbox) this.release(sandbox)
+  }
+
+  /** Settles calls; resolves with those that need another process. */
+  private async run(sandbox: Sandbox, calls: readonly Call[]): Promise<Call[]> {
+    const grading: GradeCall[] = []
+    for (const call of calls) {
+      if (call.signal?.aborted) call.reject(call.signal.reason)
+      else if (call.values === undefined) call.resolve({ score: 0, ms: 0 })
+      else grading.push(call as GradeCall)
+    }
+    return grading.length === 0 ? [] : await sandbox.gradeAll(grading)
   }
 
   /** A process for a grader: its own, a fresh one, or one in the place of the process that was used longest ago. */
@@ -181,6 +198,11 @@ class SandboxPool implements PythonGraders {
 
   private release(sandbox: Sandbox): void {
     this.busy.delete(sandbox)
+    if (this.closed) sandbox.kill()
+    else this.keepIdle(sandbox)
+  }
+
+  private keepIdle(sandbox: Sandbox): void {
     this.idle.push(sandbox)
     clearTimeout(this.idleTimer)
     this.idleTimer = setTimeout(() => {
@@ -190,4 +212,15 @@ class SandboxPool implements PythonGraders {
   }
 }
 
-export { SandboxEnded }
+const stopping = () => new GraderFailure('unavailable', 'The service stops.')
+
+/** The next calls of a grader: a part of those that wait, for the processes that work on them. */
+function takeBatch({ calls, workers }: Line): Call[] {
+  const count = Math.ceil(Math.min(batchMax, calls.length / workers))
+  let characters = 0
+  const end = calls.slice(0, count).findIndex(({ values }) => {
+    characters += values?.length ?? 0
+    return characters > batchCharactersMax
+  })
+  return calls.splice(0, end === -1 ? count : Math.max(1, end))
+}

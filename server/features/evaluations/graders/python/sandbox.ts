@@ -4,7 +4,7 @@ import path from 'node:path'
 import { type Child, processCpuMs, spawnChild } from '../../../../../lib/child-process.ts'
 import { root } from '../../../../../lib/root.ts'
 import { GraderFailure } from '../template.ts'
-import type { PythonReply, PythonRequest } from './messages.ts'
+import type { CallReply, PythonReply, PythonRequest } from './messages.ts'
 
 export interface SandboxLimits {
   /** Processor time of one call; by the clock it may take `starvedFactor` times as long. */
@@ -25,11 +25,32 @@ const check_ms = 50
 const start_ms = 120_000
 const lifetime_ms = 7 * 24 * 3_600_000
 
-type Answer = Exclude<PythonReply, { ready: true } | { fatal: string }>
-type Work = { load: string } | { grade: { sample: unknown; item: unknown } }
+type Work = { load: string } | { grade: string[] }
+
+/** A call of `grade`, and who waits for it. */
+export interface GradeCall {
+  /** The JSON of a sample and an item. */
+  values: string
+  signal: AbortSignal | undefined
+  resolve(result: PythonResult): void
+  /** With a GraderFailure, or the signal's reason. */
+  reject(error: unknown): void
+}
+
+/** `ms`: how long the grader took. */
+export interface PythonResult {
+  score: number
+  ms: number
+}
+
+/** A request whose calls run. */
+interface Exchange {
+  onReply(reply: CallReply): void
+  reject(error: Error): void
+}
 
 /** Its process ended, or has to: the next call needs another. */
-export class SandboxEnded extends GraderFailure {}
+class SandboxEnded extends GraderFailure {}
 
 export class Sandbox {
   /** What it has loaded: its owner and source. A sandbox never serves another. */
@@ -37,9 +58,11 @@ export class Sandbox {
   readonly started: Promise<void>
   private readonly child: Child
   private readonly limits: SandboxLimits
-  private waiting: { resolve(reply: Answer): void; reject(error: Error): void } | undefined
+  private exchange: Exchange | undefined
   private ending: Error | undefined
-  private calls = 0
+  private requests = 0
+  /** Calls that were answered: the next one is that which runs. */
+  private answered = 0
 
   /** `snapshot`: the file that Python starts from. */
   constructor(limits: SandboxLimits = sandboxLimits, snapshot?: string) {
@@ -64,7 +87,7 @@ export class Sandbox {
     const onEnd = (reason: Error) => {
       this.ending ??= reason
       started.reject(this.ending)
-      this.waiting?.reject(this.ending)
+      this.exchange?.reject(this.ending)
     }
     this.child.ended.then(
       ({ exceeded, stderr }) =>
@@ -84,69 +107,121 @@ export class Sandbox {
 
   /** Loads the source of a grader. Throws GraderFailure. */
   async load(source: string, signal?: AbortSignal): Promise<void> {
-    await this.call({ load: source }, signal)
+    await this.started
+    const onAbort = () => this.kill()
+    signal?.addEventListener('abort', onAbort, { once: true })
+    try {
+      await this.ask({ load: source }, 1, (reply) => {
+        if ('error' in reply) throw this.failureOf(reply)
+      })
+    } catch (error) {
+      signal?.throwIfAborted()
+      throw error
+    } finally {
+      signal?.removeEventListener('abort', onAbort)
+    }
   }
 
-  /** Throws GraderFailure with Python's message and line, or the signal's reason. */
-  async grade(values: { sample: unknown; item: unknown }, signal?: AbortSignal): Promise<number> {
-    const reply = await this.call({ grade: values }, signal)
-    const score = 'score' in reply ? reply.score : undefined
-    // The process may be in the hands of its user.
-    if (typeof score !== 'number' || !Number.isFinite(score)) throw this.end('form', 'it gave no number')
-    return score
+  /**
+   * Runs calls one after the other and settles them. Resolves with those that were not run, as the process ended before
+   * their turn. Throws GraderFailure if the process did not start.
+   */
+  async gradeAll(calls: readonly GradeCall[]): Promise<GradeCall[]> {
+    await this.started
+    let answered = 0
+    let isFull = false
+    const open = new Set(calls)
+    const ended = new AbortController()
+    for (const call of calls)
+      call.signal?.addEventListener(
+        'abort',
+        () => {
+          call.reject(call.signal!.reason)
+          open.delete(call)
+          if (open.size === 0) this.kill()
+        },
+        { once: true, signal: ended.signal },
+      )
+    try {
+      await this.ask({ grade: calls.map(({ values }) => values) }, calls.length, (reply) => {
+        const call = calls[answered++]!
+        open.delete(call)
+        if ('score' in reply && Number.isFinite(reply.score)) call.resolve({ score: reply.score, ms: Number(reply.ms) })
+        else call.reject('error' in reply ? this.failureOf(reply) : new GraderFailure('form', 'it gave no number'))
+        // What fills its memory may stay there.
+        isFull = 'kind' in reply && reply.kind === 'memory'
+        if (isFull) this.kill()
+      })
+      return []
+    } catch (error) {
+      if (!isFull) calls[answered++]?.reject(error)
+      return calls.slice(answered).filter(({ signal }) => !signal?.aborted)
+    } finally {
+      ended.abort()
+    }
   }
 
   kill(): void {
     this.ending ??= new SandboxEnded('unavailable', 'The sandbox of Python graders was ended.')
     this.child.kill('SIGKILL')
+    this.exchange?.reject(this.ending)
   }
 
-  private end(kind: 'form' | 'timeout' | 'runtime', message: string): SandboxEnded {
-    const ended = new SandboxEnded(kind, message)
-    this.ending ??= ended
-    this.kill()
-    return ended
+  private failureOf({ kind, error }: Extract<CallReply, { error: string }>): GraderFailure {
+    const message = String(error).slice(0, 2500)
+    if (kind === 'timeout') return new GraderFailure('timeout', `${this.tooLong}: ${message}`)
+    if (kind === 'memory') return new GraderFailure('runtime', `${message}; it has ${python_mib} MiB`)
+    return new GraderFailure(kind === 'form' ? 'form' : 'runtime', message)
   }
 
-  private async call(work: Work, signal?: AbortSignal): Promise<Answer> {
-    await this.started
-    signal?.throwIfAborted()
+  private get tooLong(): string {
+    return `it takes longer than ${this.limits.call_ms / 1000} s`
+  }
+
+  /** Sends a request with `count` calls; resolves when all are answered. Throws what `onReply` throws. */
+  private async ask(work: Work, count: number, onReply: (reply: CallReply) => void): Promise<void> {
     if (this.ending) throw this.ending
-    const { promise, resolve, reject } = Promise.withResolvers<Answer>()
-    this.waiting = { resolve, reject }
-    const [began, used] = [performance.now(), processCpuMs(this.child.pid)]
-    const { call_ms } = this.limits
-    const seconds = call_ms / 1000
+    const { promise, resolve, reject } = Promise.withResolvers<void>()
+    // The call that runs: when it began, and what the process had used by then.
+    let [began, used] = [performance.now(), processCpuMs(this.child.pid)]
     let interrupted_at: number | undefined
+    let left = count
+    this.exchange = {
+      reject,
+      onReply: (reply) => {
+        this.answered++
+        ;[began, used, interrupted_at] = [performance.now(), processCpuMs(this.child.pid), undefined]
+        try {
+          onReply(reply)
+        } catch (error) {
+          reject(error)
+        }
+        if (--left === 0) resolve()
+      },
+    }
     const timer = setInterval(() => {
+      const { call_ms } = this.limits
       const waited = performance.now() - began
       if (interrupted_at !== undefined) {
-        if (waited - interrupted_at > grace_ms) reject(this.end('timeout', `it takes longer than ${seconds} s`))
+        if (waited - interrupted_at > grace_ms) this.end(new SandboxEnded('timeout', this.tooLong))
       } else if (processCpuMs(this.child.pid) - used > call_ms || waited > starvedFactor * call_ms) {
         interrupted_at = waited
-        this.send({ interrupt: true })
+        this.send({ interrupt: this.answered + 1 })
       }
     }, check_ms)
-    const onAbort = () => {
-      this.kill()
-      reject(signal!.reason)
-    }
-    signal?.addEventListener('abort', onAbort, { once: true })
     try {
-      this.send({ id: ++this.calls, ...work })
-      const reply = await promise
-      if (!('error' in reply)) return reply
-      if (reply.kind === 'timeout')
-        throw new GraderFailure('timeout', `it takes longer than ${seconds} s: ${String(reply.error)}`)
-      const message = String(reply.error).slice(0, 2500)
-      // What fills its memory may stay there.
-      if (reply.kind === 'memory') throw this.end('runtime', `${message}; it has ${python_mib} MiB`)
-      throw new GraderFailure(reply.kind === 'form' ? 'form' : 'runtime', message)
+      this.send({ id: ++this.requests, ...work })
+      await promise
     } finally {
-      this.waiting = undefined
+      this.exchange = undefined
       clearInterval(timer)
-      signal?.removeEventListener('abort', onAbort)
     }
+  }
+
+  private end(reason: SandboxEnded): void {
+    this.ending ??= reason
+    this.exchange?.reject(this.ending)
+    this.kill()
   }
 
   private send(request: PythonRequest): void {
@@ -157,14 +232,12 @@ export class Sandbox {
     if ('ready' in reply) started.resolve()
     else if ('fatal' in reply) {
       const message = String(reply.fatal).slice(0, 500)
-      this.ending ??= new SandboxEnded('runtime', `it broke Python: ${message}`)
-      this.waiting?.reject(this.ending)
-      this.kill()
-    } else if (reply.id === this.calls) this.waiting?.resolve(reply)
+      this.end(new SandboxEnded('runtime', `it broke Python: ${message}`))
+    } else if (reply.id === this.requests) this.exchange?.onReply(reply)
   }
 }
 
-const priority = 10
+const priority = 5
 
 function lowerPriority(pid: number): void {
   try {

@@ -1,7 +1,7 @@
 // The thread of the sandbox that runs Python: CPython in WebAssembly (Pyodide). It gets nothing of this process.
 import { readFileSync } from 'node:fs'
 import { parentPort, workerData } from 'node:worker_threads'
-import type { PythonRequest } from './messages.ts'
+import type { CallRequest } from './messages.ts'
 import { startPython } from './pyodide.ts'
 
 type Call = (text: string) => string
@@ -9,6 +9,7 @@ type Call = (text: string) => string
 /** Memory of Python, in MiB. */
 const memory_mb = 256
 const pageBytes = 65_536
+/** `interrupts`: what interrupts Python, and the number of the call that runs, or ran last. */
 const { interrupts, snapshot } = workerData as {
   interrupts: Int32Array<SharedArrayBuffer>
   snapshot: Uint8Array | undefined
@@ -63,12 +64,21 @@ async function start(): Promise<{ load: Call; grade: Call }> {
 
 const { load, grade } = await start()
 const port = parentPort!
-port.on('message', (request: Exclude<PythonRequest, { interrupt: true }>) => {
-  const { id } = request
+
+/** Runs one call, which an interrupt of its number ends. */
+function run(id: number, call: () => string): void {
   Atomics.store(interrupts, 0, 0)
+  Atomics.add(interrupts, 1, 1)
+  const began = performance.now()
+  const reply = JSON.parse(call())
+  port.postMessage({ id, ms: performance.now() - began, ...reply })
+}
+
+port.on('message', (request: CallRequest) => {
+  const { id } = request
   try {
-    const reply = 'load' in request ? load(request.load) : grade(JSON.stringify(request.grade))
-    port.postMessage({ id, ...JSON.parse(reply) })
+    if ('load' in request) run(id, () => load(request.load))
+    else for (const values of request.grade) run(id, () => grade(values))
   } catch (error) {
     // Python itself is broken, as by a stack that overflowed.
     port.postMessage({ fatal: String((error as Error)?.message).slice(0, 500) })
