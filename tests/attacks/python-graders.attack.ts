@@ -1,13 +1,12 @@
 // Python graders of strangers against a running service: none reaches its files, its network, its processes or another
 // account's grader, and none keeps others from being graded.
 import assert from 'node:assert/strict'
-import { readdirSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { client, until } from '../support/client.ts'
 import { evaluationEnded } from '../support/evaluations.ts'
 import { startCanary } from '../support/receiver.ts'
-import { dataFolder } from '../support/server.ts'
+import { alive, children, dataFolder } from '../support/server.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 
 let app: TestApp
@@ -22,7 +21,7 @@ after(async () => {
 })
 
 const grader = (body: string) => ({ type: 'python', name: 'code', source: `def grade(sample, item):\n    ${body}\n` })
-const rows = Array.from({ length: 12 }, (_, n) => ({ item: { n }, sample: { output_text: `${n}` } }))
+const rows = Array.from({ length: 10 }, (_, n) => ({ item: { n }, sample: { output_text: `${n}` } }))
 
 async function start({ api }: Pick<TestApp, 'api'>, body: string): Promise<string> {
   const definition = await api('POST', '/evals', {
@@ -34,16 +33,8 @@ async function start({ api }: Pick<TestApp, 'api'>, body: string): Promise<strin
   return (await api('POST', `/evals/${definition.body.id}/runs`, { data_source })).body.id
 }
 
-/** Processes of sandboxes that descend from this one, or from none that lives. */
-const sandboxes = () =>
-  readdirSync('/proc').filter((pid) => {
-    if (!/^\d+$/.test(pid)) return false
-    try {
-      return readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes('graders/python/child.ts')
-    } catch {
-      return false
-    }
-  })
+/** Processes of the sandboxes of a service. */
+const sandboxes = (service: number) => children(service, 'graders/python/child.ts')
 
 test('hostile graders fail by themselves, while the grader of another account is served', {
   timeout: 600_000,
@@ -62,7 +53,8 @@ test('hostile graders fail by themselves, while the grader of another account is
     'import pyodide_js; pyodide_js._module.FS.mount(pyodide_js._module.NODEFS, {"root": "/"}, "/mnt"); return 1',
     'import ctypes; ctypes.string_at(0xffffff00, 64); raise ValueError("x")',
   ]
-  const attacks = await Promise.all(hostile.map((body) => start(app.other, body)))
+  const attacks: string[] = []
+  for (const body of hostile) attacks.push(await start(app.other, body))
   const fair = await evaluationEnded(
     app,
     await start(app, 'return 1 if int(sample["output_text"]) == item["n"] else 0'),
@@ -73,7 +65,7 @@ test('hostile graders fail by themselves, while the grader of another account is
     assert.deepEqual([status, error?.code], ['failed', 'graders_failed'], hostile[index])
   }
   assert.equal(canary.connections(), 0)
-  assert.ok(sandboxes().length <= 2, 'no more processes than the setting allows')
+  assert.ok(sandboxes(process.pid).length <= 2, 'no more processes than the setting allows')
 })
 
 test('endless loops of one account do not keep another from being graded', { timeout: 600_000 }, async () => {
@@ -89,16 +81,15 @@ test('endless loops of one account do not keep another from being graded', { tim
 })
 
 test('a service that is killed leaves no sandbox, however busy', { timeout: 600_000 }, async () => {
-  const before = new Set(sandboxes())
-  const own = () => sandboxes().filter((pid) => !before.has(pid))
   const folder = dataFolder('python-graders')
   const server = await folder.start()
   try {
     const it = client(server.url, folder.key())
     await start(it, 'try:\n        while True: pass\n    except BaseException:\n        while True: pass')
-    await until('a sandbox to run', () => own().length > 0)
+    await until('a sandbox to run', () => sandboxes(server.process.pid!).length > 0)
+    const pids = sandboxes(server.process.pid!)
     await server.end('SIGKILL')
-    await until('no sandbox to be left', () => own().length === 0)
+    await until('no sandbox to be left', () => !pids.some(alive))
   } finally {
     await folder.remove()
   }
