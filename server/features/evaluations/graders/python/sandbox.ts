@@ -149,8 +149,10 @@ export class Sandbox {
         if ('score' in reply && Number.isFinite(reply.score)) call.resolve({ score: reply.score, ms: Number(reply.ms) })
         else call.reject('error' in reply ? this.failureOf(reply) : new GraderFailure('form', 'it gave no number'))
         // What fills its memory may stay there.
-        isFull = 'kind' in reply && reply.kind === 'memory'
-        if (isFull) this.kill()
+        if ('kind' in reply && reply.kind === 'memory') {
+          isFull = true
+          this.kill()
+        }
       })
       return []
     } catch (error) {
@@ -229,6 +231,8 @@ export class Sandbox {
   }
 
   private receive(reply: PythonReply, started: { resolve(): void }): void {
+    // What it still says is not heard: those calls go to another.
+    if (this.ending) return
     if ('ready' in reply) started.resolve()
     else if ('fatal' in reply) {
       const message = String(reply.fatal).slice(0, 500)
