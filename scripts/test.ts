@@ -307,6 +307,8 @@ const firstTimes: Record<string, number> = {
   'tests/process/openai-evals.test.ts': 20,
   'tests/process/openai-fine-tuning.test.ts': 20,
   'tests/process/preferences.test.ts': 20,
+  'tests/process/python-graders.test.ts': 30,
+  'tests/service/graders.test.ts': 20,
   'tests/service/cli.test.ts': 30,
 }
 const fileTime = 4

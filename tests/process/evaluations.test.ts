@@ -83,7 +83,8 @@ test('graders that could never score are refused with their field', async () => 
     assert.match(body.error.details.field, field)
     assert.match(body.error.message, says)
   }
-  await refused({ type: 'python', name: 'x', source: 'print()' }, /graders\.0\.type/, /string_check/)
+  await refused({ type: 'shell', name: 'x', source: 'true' }, /graders\.0\.type/, /string_check/)
+  await refused({ type: 'python', name: 'x', source: 'print()' }, /graders\.0\.source/, /def grade\(sample, item\)/)
   await refused({ ...same, input: '{{process.env}}' }, /graders\.0\.input/, /item\. or sample\./)
   await refused({ type: 'regex', name: 'x', pattern: '(' }, /graders\.0\.pattern/)
   await refused({ type: 'json_schema', name: 'x', schema: { type: 'nothing' } }, /graders\.0\.schema/)

@@ -139,7 +139,7 @@ test('rows and schemas that graders cannot read cost a failure of their own, and
   }
   const call = await newEval({ ...any, testing_criteria: [{ type: 'tool_call', name: 'call' }] })
   const graded = await ended(call, { type: 'jsonl', source: content(rows) })
-  assert.deepEqual([graded.status, graded.result_counts.failed], ['completed', 2], JSON.stringify(graded.error))
+  assert.deepEqual([graded.status, graded.result_counts.errored], ['completed', 2], JSON.stringify(graded.error))
 
   const eval_id = await newEval(any)
   const done = await ended(eval_id, {
