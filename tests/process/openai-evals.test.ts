@@ -232,8 +232,9 @@ test('what could never run is refused with its field', async () => {
   }
   const create = (more: object) =>
     app.api('POST', '/evals', { data_source_config: custom, testing_criteria: [same], ...more })
-  const python = { type: 'python', name: 'x', source: 'def grade(sample, item): return 1' }
-  await refused(create({ testing_criteria: [python] }), /^testing_criteria\.0\.type$/)
+  const python = { type: 'python', name: 'x', source: 'def score(sample, item): return 1' }
+  await refused(create({ testing_criteria: [python] }), /^testing_criteria\.0\.source$/)
+  await refused(create({ testing_criteria: [{ ...python, type: 'shell' }] }), /^testing_criteria\.0\.type$/)
   await refused(create({ testing_criteria: [{ ...same, input: '{{env.HOME}}' }] }), /^testing_criteria\.0\.input$/)
   await refused(create({ data_source_config: { type: 'custom', item_schema: { type: 7 } } }), /item_schema/)
   const eval_id = await newEval()

@@ -188,7 +188,7 @@ test('graders of two accounts run at once, and neither sees what the other has l
   assert.equal(await scoreOf(python, grader(leaving, 'acc_c')), 1)
 })
 
-test('an answer that is too slow, fills the memory or breaks Python fails alone among those graded with it', async () => {
+test('an answer that is too slow, fills the memory or breaks Python fails alone among others', async () => {
   const source = [
     'import ctypes',
     'def grade(sample, item):',

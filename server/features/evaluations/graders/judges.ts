@@ -7,7 +7,10 @@ import { fill, GraderFailure, type Values } from './template.ts'
 export type JudgeGrader = Extract<SimpleGrader, { type: 'label_model' | 'score_model' }>
 type Judge<T extends JudgeGrader['type']> = Extract<JudgeGrader, { type: T }>
 
-/** Asks a model. `ms`: without the wait for its turn. Throws GraderFailure if it does not answer, or GradingStopped if the budget is spent. */
+/**
+ * Asks a model. `ms`: without the wait for its turn. Throws GraderFailure if it does not answer, or GradingStopped if
+ * the budget is spent.
+ */
 export type AskJudge = (request: Record<string, unknown>) => Promise<{ text: string; usage: JudgeUsage; ms: number }>
 
 /** Longest answer of a judge, in tokens: a label or a number in a form. */
