@@ -1,0 +1,69 @@
+// Learning from graders with held-out prompts, which choose the state that is kept.
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import type { JobEvent } from '../../contract/fine-tuning.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+import { tiny } from '../support/tiny.ts'
+
+let app: TestApp
+let whole: JobEvent[]
+let whole_id: string
+before(async () => {
+  app = await startApp()
+  whole_id = await reinforce()
+  whole = await completed(whole_id)
+})
+after(() => app.stop())
+
+/** A quarter of the tiny base's answers have one of these. */
+const letters = { type: 'regex', name: 'letters', input: '{{sample.output_text}}', pattern: '[kvz]', ignore_case: true }
+
+/** Four prompts in steps of two, two held-out ones; an evaluation every three steps. */
+async function reinforce(): Promise<string> {
+  const rows = Array.from({ length: 6 }, (_, index) =>
+    JSON.stringify({ messages: [{ role: 'user', content: `word ${index}?` }] }),
+  )
+  const { body: dataset } = await app.upload(rows.join('\n'))
+  const limits = { group_size: 16, max_tokens: 2, refill_rounds: 0, evaluation_samples: 16 }
+  const { status, body } = await app.api('POST', '/fine-tuning/jobs', {
+    model_id: tiny,
+    dataset_id: dataset.id,
+    config: {
+      method_options: { objective: 'reinforcement', grader: letters, ...limits },
+      training_config: { epochs: 4, batch_size: 2, learning_rate: 0.01, seed: 1 },
+      evaluation_config: { validation_split: 0.34, every_steps: 3 },
+    },
+  })
+  assert.equal(status, 201, JSON.stringify(body))
+  return body.id
+}
+
+async function completed(id: string): Promise<JobEvent[]> {
+  const events: JobEvent[] = []
+  for await (const event of app.events(id)) events.push(event)
+  const job = await app.job(id)
+  assert.equal(job.status, 'completed', JSON.stringify(job.error))
+  return events
+}
+
+test('held-out prompts choose the best state, and their answers are shown with scores', async () => {
+  const job = await app.job(whole_id)
+  const { items } = (await app.api('GET', `/fine-tuning/jobs/${whole_id}/evaluations`)).body
+  const rewards = new Map<number, number>(
+    items.map(({ step, validation_reward }: Record<string, number>) => [step!, validation_reward!]),
+  )
+  assert.deepEqual([...rewards.keys()], [8, 6, 3, 0])
+  const best = Math.max(...rewards.values())
+  assert.ok(best > 0 && best < 1, `${[...rewards]}`)
+  assert.equal(job.metrics.validation_reward, best)
+  const samples = whole.filter(({ type }) => type === 'sample')
+  assert.equal(samples.length, rewards.size * 2)
+  for (const { data } of samples) {
+    assert.deepEqual(data!.graders, { letters: Number(/[kvz]/i.test(String(data!.answer))) })
+    assert.ok(Array.isArray(data!.prompt))
+  }
+  const held = (await app.api('GET', `/fine-tuning/jobs/${whole_id}/held-out`)).body.items
+  assert.equal(held.length, 2)
+  const asked = new Set(held.map(({ messages }: { messages: { content: string }[] }) => messages[0]!.content))
+  for (const { data } of samples) assert.ok(asked.has((data!.prompt as { content: string }[])[0]!.content))
+})
