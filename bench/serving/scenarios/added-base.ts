@@ -1,9 +1,12 @@
 // Added bases in bfloat16, of the shapes of published models with random weights: in the form that is served after a
-// moment, and one with its original kept, beside llama-server on the same file.
+// moment, and one with its original kept, beside llama-server on the same file or in eight bits, whichever is faster.
+// One is added as a file in four bits too, beside llama-server on that.
 import { execFileSync } from 'node:child_process'
-import { existsSync } from 'node:fs'
+import { existsSync, mkdirSync, renameSync } from 'node:fs'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { openLibrary } from '../../../engine/llama/library.ts'
+import { quantize } from '../../../engine/llama/quantize.ts'
 import { durations, measure, median, tokensPerSecond } from '../job.ts'
 import { text, user } from '../prompts.ts'
 import { comparisonRow, interleave, type Row } from '../rounds.ts'
@@ -15,6 +18,7 @@ import {
   sampling,
   startLlamaServer,
   startOurs,
+  threads,
 } from '../servers.ts'
 
 const folder = path.join(root, '.local/bench/shapes')
@@ -26,6 +30,7 @@ export const shapes = ['qwen3-0.6b', 'gemma3-1b', 'qwen3.5-0.8b', 'mixture-8x']
 const noEndToken = { logit_bias: { ...noDefaultEnd.logit_bias, '1': -100, '106': -100 } }
 const output = 64
 const promptTokens = [512, 4000, 16_000]
+const fourBits = 'Q4_K_M'
 /** How many times the peer's output is required, by clients. */
 const required = { 1: 1.5, 8: 2.5, 32: 2.5 }
 const formWait_ms = 600_000
@@ -40,12 +45,32 @@ export const addedBase = (shape: string) => async (rounds: number, report: (row:
       await measure(us, 1, bodies(999, 1))
       if (!kept) await waitForForm(ours, model)
       const form = `${shape}, ${kept ? 'original kept' : 'as served'}`
+      const files = [fileOf(model), await quantized(model, 'Q8_0')]
       for (const [clients, least] of Object.entries(required))
-        await compareOutput(rounds, report, us, Number(clients), least, form)
-      await comparePrompts(rounds, report, us, promptTokens[0]!, form)
+        await compareOutput(rounds, report, us, Number(clients), least, form, files)
+      await comparePrompts(rounds, report, us, promptTokens[0]!, form, files)
     } finally {
       await us.stop()
     }
+  }
+  if (shape === shapes[0]) await inFourBits(shape, model, rounds, report)
+}
+
+/** A base that was added as a file in four bits. */
+async function inFourBits(shape: string, original: string, rounds: number, report: (row: Row) => void) {
+  const file = await quantized(original, fourBits)
+  const model = `${original}-${fourBits.toLowerCase()}`
+  if (!existsSync(path.join(models, model, 'model.json'))) add(model, file)
+  const ours = await startOurs({ TUNERY_MODELS_DIR: models })
+  const us: Side = { ...ours, model }
+  const form = `${shape}, added in ${fourBits}`
+  try {
+    await measure(us, 1, bodies(999, 1))
+    for (const [clients, least] of Object.entries(required))
+      await compareOutput(rounds, report, us, Number(clients), least, form, [file])
+    await comparePrompts(rounds, report, us, promptTokens[0]!, form, [file])
+  } finally {
+    await us.stop()
   }
 }
 
@@ -56,7 +81,8 @@ export const longPrompts = (shape: string) => async (rounds: number, report: (ro
   try {
     await measure(us, 1, bodies(999, 1))
     await waitForForm(ours, us.model)
-    for (const tokens of promptTokens) await comparePrompts(rounds, report, us, tokens, `${shape}, as served`)
+    const files = [fileOf(us.model), await quantized(us.model, 'Q8_0')]
+    for (const tokens of promptTokens) await comparePrompts(rounds, report, us, tokens, `${shape}, as served`, files)
   } finally {
     await us.stop()
   }
@@ -69,10 +95,13 @@ async function compareOutput(
   clients: number,
   least: number,
   form: string,
+  files: readonly string[],
 ) {
-  const them = await startLlamaServer(clients, 1024, { weights: fileOf(us.model) })
+  const them = await startFaster(files, clients, 1024, async (side) => {
+    await measure(side, clients, bodies(998, clients))
+    return tokensPerSecond(await measure(side, clients, bodies(997, clients)), output)
+  })
   try {
-    await measure(them, clients, bodies(998, clients))
     const figures = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
       tokensPerSecond(await measure(side, clients, bodies(turn, Math.max(2, clients))), output),
     )
@@ -83,14 +112,24 @@ async function compareOutput(
   }
 }
 
-async function comparePrompts(rounds: number, report: (row: Row) => void, us: Side, tokens: number, form: string) {
+async function comparePrompts(
+  rounds: number,
+  report: (row: Row) => void,
+  us: Side,
+  tokens: number,
+  form: string,
+  files: readonly string[],
+) {
   // The whole time of one token: with random weights most tokens have no text.
   const prompts = (turn: number) => [
     { ...user(text(tokens - 30, 9_000_000 + tokens + turn)), ...sampling, ...noEndToken, max_tokens: 1 },
   ]
-  const them = await startLlamaServer(1, tokens + 512, { weights: fileOf(us.model) })
+  // Which file is read faster does not depend on the length.
+  const few = { ...user(text(promptTokens[0]! - 30, 8_000_000)), ...sampling, ...noEndToken, max_tokens: 1 }
+  const them = await startFaster(files, 1, tokens + 512, async (side) => {
+    return 1 / median(durations(await measure(side, 1, [few])))
+  })
   try {
-    await measure(them, 1, prompts(998))
     const figures = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
       median(durations(await measure(side, 1, prompts(turn)))),
     )
@@ -99,6 +138,42 @@ async function comparePrompts(rounds: number, report: (row: Row) => void, us: Si
   } finally {
     await them.stop()
   }
+}
+
+/** Starts llama-server with the file with which it has the higher figure. */
+async function startFaster(
+  files: readonly string[],
+  slots: number,
+  context: number,
+  figureOf: (side: Side) => Promise<number>,
+) {
+  const figures: number[] = []
+  for (const weights of files.length > 1 ? files : []) {
+    const side = await startLlamaServer(slots, context, { weights })
+    try {
+      figures.push(await figureOf(side))
+    } finally {
+      await side.stop()
+    }
+  }
+  const them = await startLlamaServer(slots, context, {
+    weights: files[figures.indexOf(Math.max(...figures))] ?? files[0]!,
+  })
+  await figureOf(them)
+  return them
+}
+
+/** The base's file in another type of weights. */
+async function quantized(model: string, type: 'Q8_0' | 'Q4_K_M'): Promise<string> {
+  const file = path.join(folder, 'quantized', `${path.basename(model)}.${type}.gguf`)
+  if (!existsSync(file)) {
+    mkdirSync(path.dirname(file), { recursive: true })
+    const library = openLibrary(path.join(root, '.local/llama/lib'))
+    const options = { source: fileOf(model), type, threads, importance: undefined, onProgress: () => {} }
+    await quantize(library, { ...options, out: `${file}.part` })
+    renameSync(`${file}.part`, file)
+  }
+  return file
 }
 
 const bodies = (turn: number, requests: number) =>
@@ -114,18 +189,21 @@ function addOnce(shape: string): string {
   const model = `shapes/${shape}`
   if (existsSync(path.join(models, model, 'model.json'))) return model
   const checkpoint = path.join(folder, shape)
-  const run = (command: string, args: string[]) =>
-    execFileSync(command, args, {
-      cwd: root,
-      env: { ...process.env, TUNERY_MODELS_DIR: models },
-      stdio: ['ignore', 2, 'inherit'],
-    })
   // The training bench uses it too.
   if (!existsSync(path.join(checkpoint, 'config.json')))
     run(path.join(root, '.local/python/bin/python'), ['-m', 'bench.support.shapes', shape, checkpoint])
-  run(path.join(root, 'tunery'), ['models', 'add', model, '--from', checkpoint])
+  add(model, checkpoint)
   return model
 }
+
+const add = (model: string, from: string) => run(path.join(root, 'tunery'), ['models', 'add', model, '--from', from])
+
+const run = (command: string, args: string[]) =>
+  execFileSync(command, args, {
+    cwd: root,
+    env: { ...process.env, TUNERY_MODELS_DIR: models },
+    stdio: ['ignore', 2, 'inherit'],
+  })
 
 /** Waits until the eight-bit form answers: the header of an answer says so. */
 async function waitForForm({ url, path: route, headers }: Ours, model: string): Promise<void> {
