@@ -184,6 +184,7 @@ test('every declared metric that an operator looks at is on the dashboard or in 
     'tunery_engine_runners',
     'tunery_engine_base_models',
     'tunery_engine_adapters',
+    'tunery_engine_base_models_asleep',
     'tunery_engine_step_threads',
   ])
 })
