@@ -31,7 +31,9 @@ export function validationError(issues: readonly z.core.$ZodIssue[], where: stri
     const names = named.map((key) => (field ? `${field}.` : '') + key.slice(0, maxNameLength))
     const others = issue.keys.length > maxNamed ? ` and ${issue.keys.length - maxNamed} more` : ''
     const hints = named.flatMap((key) => {
-      const hints = paths.get(key)?.map((place) => (place ? `in ${place}` : `at the top level of the ${where}`))
+      const hints = nearest(paths.get(key))?.map((place) =>
+        place ? `in ${place}` : `at the top level of the ${where}`,
+      )
       return hints ? [`'${key}' belongs ${hints.join(' or ')}.`] : []
     })
     return new ApiError(
@@ -47,6 +49,13 @@ export function validationError(issues: readonly z.core.$ZodIssue[], where: stri
     details,
     param: field || undefined,
   })
+}
+
+/** The least nested of the places; a grader far below may have a field of the same name. */
+function nearest(places: readonly string[] | undefined): string[] | undefined {
+  const depth = (place: string) => (place ? place.split('.').length : 0)
+  const least = Math.min(...(places ?? []).map(depth))
+  return places?.filter((place) => depth(place) === least)
 }
 
 // A union's own message is only 'invalid input', so report the issue of the branch that matched deepest.
