@@ -215,6 +215,7 @@ test('each POST of the contract takes an Idempotency-Key, or does no more when i
     // They answer, look or count, and change nothing but usage.
     /^\/(chat\/completions|completions|embeddings|responses)(\/batch)?$/,
     /^\/datasets\/\{dataset_id\}\/validate$/,
+    /^\/fine_tuning\/alpha\/graders\//,
     /^\/fine-tuning\/jobs\/estimate$/,
     /^\/share\//,
     // They set something to what it then is: ended, paused, running, named.
