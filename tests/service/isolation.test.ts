@@ -99,6 +99,8 @@ const bodies: Record<string, (ids: Record<string, string>) => object | undefined
   'POST /evals': () => undefined,
   'POST /invitations': () => undefined,
   'POST /evals/{eval_id}': () => ({ name: 'renamed' }),
+  'POST /fine_tuning/alpha/graders/run': () => undefined,
+  'POST /fine_tuning/alpha/graders/validate': () => undefined,
   'POST /evals/{eval_id}/runs': ({ dataset_id }) => ({
     data_source: { type: 'completions', model: tiny, source: { type: 'file_id', id: dataset_id } },
   }),
@@ -163,6 +165,12 @@ test("every route answers for another account's objects as for unknown ids, and 
     if (route.path.startsWith('/hub/')) continue
     const asOther = (ids: Record<string, string>) =>
       ask(app.otherKey, route.method, withIds(route, ids), bodies[name]?.(ids))
+    if (route.path === '/graders/secrets/{name}') {
+      // Every name has a secret, another one in each account.
+      const own = await ask(app.key, route.method, withIds(route, theirs))
+      assert.notEqual((await asOther(theirs)).text, own.text)
+      continue
+    }
     const [their, nobody] = [await asOther(theirs), await asOther(nobodys)]
     // A batch reports an error for each of its requests; a filter finds nothing.
     assert.ok(
