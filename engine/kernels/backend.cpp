@@ -70,6 +70,26 @@ ggml_backend_buffer_type * buffer_type() {
     return &type;
 }
 
+/**
+ * ggml's buffers for AMX, without stacks of matrices: it takes such weights when a model is loaded, and aborts when
+ * they are multiplied with a view, as in latent attention.
+ */
+class matrices_alone : public ggml::cpu::extra_buffer_type {
+  public:
+    explicit matrices_alone(extra_buffer_type * all) : all(all) {}
+
+    bool supports_op(void * device, const ggml_tensor * op) override {
+        return op->src[0] && op->src[0]->ne[2] == 1 && all->supports_op(device, op);
+    }
+
+    ggml::cpu::tensor_traits * get_tensor_traits(const ggml_tensor * op) override {
+        return all->get_tensor_traits(op);
+    }
+
+  private:
+    extra_buffer_type * const all;
+};
+
 int find_cpu_backend(dl_phdr_info * info, size_t, void * found) {
     const std::string path = info->dlpi_name ? info->dlpi_name : "";
     if (path.find("libggml-cpu") == std::string::npos) return 0;
@@ -77,14 +97,31 @@ int find_cpu_backend(dl_phdr_info * info, size_t, void * found) {
     return 1;
 }
 
-/** Not inlined: it may begin with instructions that the caller has yet to ask for. */
-__attribute__((noinline)) const char * add() {
+void * cpu_backend() {
     std::string path;
     dl_iterate_phdr(find_cpu_backend, &path);
-    void * library = path.empty() ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
+    return path.empty() ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
+}
+
+using buffer_types = std::vector<ggml_backend_buffer_type *> & (*) ();
+buffer_types types_of(void * library) {
+    return (buffer_types) dlsym(library, "_Z39ggml_backend_cpu_get_extra_buffer_typesv");
+}
+
+/** Not inlined: it may begin with instructions that the caller has yet to ask for. */
+__attribute__((noinline)) void keep_stacks_from_amx() {
+    void * const       library = cpu_backend();
+    const buffer_types types   = library ? types_of(library) : nullptr;
+    if (!types) return;
+    for (ggml_backend_buffer_type * type : types())
+        if (type->context && std::string(ggml_backend_buft_name(type)) == "AMX")
+            type->context = new matrices_alone((ggml::cpu::extra_buffer_type *) type->context);
+}
+
+__attribute__((noinline)) const char * add() {
+    void * const library = cpu_backend();
     if (!library) return "the CPU backend is not loaded";
-    const auto types = (std::vector<ggml_backend_buffer_type *> & (*) ()) dlsym(
-        library, "_Z39ggml_backend_cpu_get_extra_buffer_typesv");
+    const buffer_types types = types_of(library);
     barrier = (void (*)(struct ggml_threadpool *)) dlsym(library, "ggml_barrier");
     device  = ggml_backend_dev_by_type(ggml_backend_device_type_cpu);
     if (!types || !barrier || !device) return "the CPU backend is of another version";
@@ -93,6 +130,14 @@ __attribute__((noinline)) const char * add() {
 }
 
 }  // namespace
+
+/** Mends the CPU backend, which must be loaded, before the first model is: once, with or without the kernels. */
+extern "C" __attribute__((visibility("default"), target("no-avx"))) void tunery_mend_backend() {
+    static bool is_mended = false;
+    // Of the processors with AMX all have these.
+    if (!is_mended && __builtin_cpu_supports("avx512vnni")) keep_stacks_from_amx();
+    is_mended = true;
+}
 
 /**
  * Adds the kernels to the CPU backend, which must be loaded, before the first model is. Null; or why they were not

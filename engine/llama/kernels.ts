@@ -2,7 +2,9 @@
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import koffi from 'koffi'
-import type { Library } from './library.ts'
+import type { LlamaFunctions } from './functions.ts'
+
+type Library = Pick<LlamaFunctions, 'llama_version'> & { dir: string }
 
 /** The version of llama.cpp whose binary interface `engine/kernels/ggml.h` repeats. */
 const version = '0.5.0-dev'
@@ -13,16 +15,32 @@ export const instructionSets = ['avx512', 'avx2'] as const
 /** The file of the kernels for these instructions: set-up puts it beside the library. */
 export const kernelsFile = (instructions: (typeof instructionSets)[number]) => `libtunery-kernels-${instructions}.so`
 
+/** The installed files of the kernels, the fastest first. */
+function kernelFiles(library: Library): string[] {
+  // `./tunery bundle` puts them beside their source's place.
+  const folders = [library.dir, join(import.meta.dirname, '../kernels')]
+  return instructionSets.flatMap((instructions) =>
+    folders.map((folder) => join(folder, kernelsFile(instructions))).filter(existsSync),
+  )
+}
+
+/** Mends a fault of the library's own CPU backend, where the kernels are installed (`engine/kernels/backend.cpp`). */
+export function mendBackend(library: Library): void {
+  const [file] = kernelFiles(library)
+  if (!file || library.llama_version() !== version) return
+  try {
+    koffi.load(file).func('void tunery_mend_backend()')()
+  } catch {
+    // Kernels that cannot be loaded, or of an earlier version: `addKernels` tells why.
+  }
+}
+
 /**
  * Adds the kernels to the CPU backend: for products with quantized weights of models that are loaded from now on, and
  * for attention. Null, or why the library's own are used.
  */
 export function addKernels(library: Library): string | null {
-  // `./tunery bundle` puts them beside their source's place.
-  const folders = [library.dir, join(import.meta.dirname, '../kernels')]
-  const files = instructionSets.flatMap((instructions) =>
-    folders.map((folder) => join(folder, kernelsFile(instructions))).filter(existsSync),
-  )
+  const files = kernelFiles(library)
   if (files.length === 0) return 'they are not installed'
   const found = library.llama_version()
   if (found !== version) return `the library is llama.cpp ${found}, not ${version}`

@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import koffi, { type LibraryHandle } from 'koffi'
 import { assertDefaultParams } from './default-params.ts'
 import { bindFunctions, type LlamaFunctions } from './functions.ts'
+import { mendBackend } from './kernels.ts'
 
 export interface Library extends LlamaFunctions {
   dir: string
@@ -28,6 +29,7 @@ export function openLibrary(dir: string): Library {
   library.llama_backend_init()
   if (!library.ggml_backend_reg_by_name('CPU'))
     throw new Error(`No CPU backend of ${dir} runs on this machine's processor.`)
+  mendBackend(library)
   return library
 }
 
