@@ -184,7 +184,7 @@ template <int D> void add_values(const operands<D> & by, float * sums) {
 #undef MULTIPLY
 }
 
-/** Of the rows so far. */
+/** Largest score and sum of weights of each row so far. */
 struct softmax {
     alignas(64) float max[rows_tiles], total[rows_tiles];
 };

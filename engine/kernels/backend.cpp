@@ -134,7 +134,7 @@ __attribute__((noinline)) const char * add() {
 /** Mends the CPU backend, which must be loaded, before the first model is: once, with or without the kernels. */
 extern "C" __attribute__((visibility("default"), target("no-avx"))) void tunery_mend_backend() {
     static bool is_mended = false;
-    // Of the processors with AMX all have these.
+    // All processors with AMX have these.
     if (!is_mended && __builtin_cpu_supports("avx512vnni")) keep_stacks_from_amx();
     is_mended = true;
 }

@@ -14,7 +14,7 @@ export interface Claim {
 /** The memory that a running training may take of devices. */
 export interface Hold {
   devices: readonly string[]
-  /** Of each. */
+  /** Bytes that each device must have free. */
   bytes: number
 }
 

@@ -172,7 +172,7 @@ test('weights with a name are a tuned model, with lineage, and their checkpoints
   assert.equal(info.lora_rank, 4)
   const at = `/training_runs/${model_id}/checkpoints/sampler_weights/v1`
 
-  // Of another account nothing is there, until it is published.
+  // Nothing of another account is there until it is published.
   const other = theirs()
   const prompt = { prompt: [5, 60], sampling_params: { max_tokens: 2 }, model_path: saved }
   const chunks = { prompt: { chunks: [{ tokens: [5, 60] }] }, sampling_params: { max_tokens: 2 }, model_path: saved }

@@ -20,7 +20,7 @@ export const wrongKind = (id: string, objective: Objective, objectives: Objectiv
     { details: { objective, objectives } },
   )
 
-/** Of rows that have nothing to learn until a model has answered them. */
+/** Refuses rows that have nothing to learn until a model has answered them. */
 export const promptsAlone = (id: string) =>
   new ApiError(
     'invalid_request',

@@ -24,7 +24,7 @@ interface Future {
   result: FutureResult | undefined
   bytes: number
   done_at: number
-  /** Of all that are done, which number it has. */
+  /** Its number among all that are done. */
   place: number
   cancel: AbortController
 }

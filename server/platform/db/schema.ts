@@ -736,7 +736,7 @@ interface TinkerCheckpoints {
   /** The tuned model that weights for sampling are. */
   model_id: string | null
   sha256: string
-  /** Of its own files; those of a model are the model's. */
+  /** Size of its own files; those of a model are the model's. */
   size_bytes: number
   public: 0 | 1
   user_metadata_json: Json<Record<string, string>> | null

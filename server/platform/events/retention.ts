@@ -38,7 +38,7 @@ const rules: Rule[] = [
   // Their files are gone; their events are deleted with them.
   { table: 'exports', days: 30, time: 'created_at', id: 'id', where: sql`status in ('failed', 'expired')` },
   { table: 'uploads', days: 30, time: 'created_at', id: 'id', where: sql`status <> 'pending'` },
-  // Of Tinker's API: what has ended, unless checkpoints are left of it.
+  // What has ended of Tinker's API, unless checkpoints are left of it.
   {
     table: 'tinker_samplers',
     days: 30,

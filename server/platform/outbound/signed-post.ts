@@ -14,7 +14,7 @@ export interface SignedRequest {
   /** Which secret of the account signs it. */
   secret_name: string
   body: unknown
-  /** Of one try. */
+  /** Time of one try. */
   timeout_ms: number
 }
 

@@ -43,7 +43,7 @@ export class Pausing {
     this.options = options
   }
 
-  /** Of these devices those that would have enough free memory if what is served there slept. */
+  /** Those of these devices that would have enough free memory if what is served there slept. */
   async candidates(plan: Plan, devices: readonly Device[]): Promise<Device[]> {
     const awake = await this.options.serving.awake()
     return devices.filter((device) => {

@@ -17,7 +17,7 @@ export interface GradedGroup {
 }
 
 export interface Rollouts {
-  /** Of the run, and of the weights that sampled. */
+  /** Hash of the run, beside that of the weights that sampled. */
   fingerprint: string
   weights_sha256: string
   step: number

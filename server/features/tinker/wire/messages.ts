@@ -193,7 +193,7 @@ export interface SampledSequence {
 
 export interface SampleOutput {
   sequences: readonly SampledSequence[]
-  /** Of each token of the prompt; null where it is not known, as of the first one. */
+  /** Log-probability of each token of the prompt; null where it is not known, as of the first one. */
   prompt_logprobs?: readonly (number | null)[] | undefined
   prompt_top?: TopTokens | undefined
   cached_tokens: number
