@@ -60,8 +60,8 @@ for (const seed of [1, 2, 3])
     assert.ok(share >= 0.9, `the served model has learned: ${share}`)
   })
 
-test('the same run with a reward of chance does not learn the rule', { timeout: 200_000 }, async () => {
-  const { rewards, share } = await learned({ type: 'python', name: 'chance', source: chance, pass_threshold: 0.5 }, 1)
+test('the same run with a reward of chance gets no more of it', { timeout: 200_000 }, async () => {
+  // Which token it comes to prefer is chance, too: one in seven such runs ends with one of the letters.
+  const { rewards } = await learned({ type: 'python', name: 'chance', source: chance, pass_threshold: 0.5 }, 1)
   assert.ok(Math.max(...rewards) < 0.5, `the reward stays that of chance: ${rewards}`)
-  assert.ok(share < 0.5, `the model has learned nothing of the rule: ${share}`)
 })
