@@ -6,12 +6,7 @@ import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { ResolvedConfig } from '../../../../contract/fine-tuning.ts'
 import type { Grader } from '../../../../contract/graders.ts'
-import {
-  CommandError,
-  type CommandedTrainer,
-  startCommandedTrainer,
-  TrainerEnded,
-} from '../../../platform/trainer/commands.ts'
+import { CommandError, CommandTrainer, TrainerEnded } from '../../../platform/trainer/command-trainer.ts'
 import { stoppedStatus, type TrainerEvent, type TrainerExit } from '../../../platform/trainer/trainer.ts'
 import {
   DayUsedUp,
@@ -94,9 +89,9 @@ export async function runReinforcement(run: ReinforcementRun): Promise<TrainerEx
   if (run.signal.aborted) onAbort()
   else run.signal.addEventListener('abort', onAbort, { once: true })
   const { job_id, base, method, lora, threads, converters, parse_control_tokens } = run.spec
-  const trainer = await startCommandedTrainer({
+  const trainer = await CommandTrainer.start({
     run_dir: run.run_dir,
-    spec: { job_id, base, method, lora, start: null, threads, converters, parse_control_tokens } as { threads: number },
+    spec: { job_id, base, method, lora, start: null, threads, converters, parse_control_tokens },
     python: run.python,
     env: run.env,
     log_fields: run.log_fields,
@@ -131,7 +126,7 @@ function failureOf(error: unknown): { code: string; message: string; data?: Reco
 
 class Attempt {
   private readonly run: ReinforcementRun
-  private readonly trainer: CommandedTrainer
+  private readonly trainer: CommandTrainer
   private readonly options: ReinforcementRun['config']['method_options']
   private readonly training: ReinforcementRun['config']['training_config']
   private readonly sampling: SamplingOptions
@@ -150,7 +145,7 @@ class Attempt {
   private began_step = 0
   private unreported: [number, number][] = []
 
-  constructor(run: ReinforcementRun, trainer: CommandedTrainer) {
+  constructor(run: ReinforcementRun, trainer: CommandTrainer) {
     this.run = run
     this.trainer = trainer
     const { method_options, training_config } = run.config
@@ -642,8 +637,8 @@ class Attempt {
     return losses
   }
 
-  private command<T = object>(command: string, fields: object): Promise<T> {
-    return this.trainer.run<T>(command, { adapter, ...fields })
+  private async command<T = object>(command: string, fields: object): Promise<T> {
+    return (await this.trainer.call(command, { adapter, ...fields })) as T
   }
 
   private emit(type: TrainerEvent['type'], message: string, data: Record<string, unknown>): void {
