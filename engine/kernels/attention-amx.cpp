@@ -313,7 +313,7 @@ template <int D, typename Rows>
 void attend(const view & cache, const float * const * q, const uint16_t * const * mask, int rows, int64_t begin,
             int64_t end, partial & out) {
     const int         count = (rows + tile_rows - 1) / tile_rows;
-    const whole_tiles configured;
+    const configured_tiles configured(whole_tiles);
     operands<D>       by;
     softmax           of;
     const uint16_t *  masks[rows_tiles] = {};
@@ -388,7 +388,7 @@ template <typename Rows> attend_tiles_function attend_for(int64_t length) {
 #pragma GCC pop_options
 
 attend_tiles_function attend_tiles_for(int64_t length, int type) {
-    static const bool has_tiles = can_use_bfloat16_tiles();
+    static const bool has_tiles = can_use_tiles(bfloat16_tiles);
     if (!has_tiles) return nullptr;
     return type == ggml_type_q8_0 ? attend_for<eight_bit_cache_rows>(length) : attend_for<half_rows>(length);
 }

@@ -1,53 +1,23 @@
 // Matrix products with quantized weights on x64 processors with AMX: a tile instruction multiplies a block of 16 rows
 // with one of 16 tokens, four times as fast as AVX-512 VNNI. Scaling the sums, as there, takes longer than that.
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cpuid.h>
 #include <cstring>
 
 #include "quantized.h"
+#include "tiles.h"
 
 #ifdef KERNELS_AVX512
 
-// The compiler's own intrinsics do not say that they read memory.
-#define TILE_LOAD(tile, from, stride) \
-    asm volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(from), "r"((int64_t) (stride)) : "memory")
-#define TILE_STORE(tile, to, stride) \
-    asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(to), "r"((int64_t) (stride)) : "memory")
-#define TILE_ZERO(tile) asm volatile("tilezero %%tmm" #tile ::)
 #define TILE_MULTIPLY(sum, x, w) asm volatile("tdpbssd %%tmm" #w ", %%tmm" #x ", %%tmm" #sum ::)
 
 namespace {
 
-#if __has_include(<amxint8intrin.h>)
-
-struct configuration {
-    uint8_t  palette, start_row, reserved[14];
-    uint16_t bytes[16];  // of a row
-    uint8_t  rows[16];
-};
+#ifdef KERNELS_AMX
 
 /** Tiles 0 and 1 have weights, 2 and 3 activations, the others sums. As in ggml's own kernels. */
 template <int parts>
-constexpr configuration ours = { 1, 0, {}, { 64, 64, block / parts, block / parts, 64, 64, 64, 64 },
-                                 { 8 / parts, 8 / parts, 16, 16, 16, 16, 16, 16 } };
-
-/** Configures the tiles of this thread, and leaves them as they were. */
-template <int parts> class tiles {
-    alignas(64) configuration before;
-
-  public:
-    tiles() {
-        asm volatile("sttilecfg %0" : "=m"(before));
-        asm volatile("ldtilecfg %0" ::"m"(ours<parts>));
-    }
-    ~tiles() {
-        if (before.palette == 0) asm volatile("tilerelease");
-        else asm volatile("ldtilecfg %0" ::"m"(before));
-    }
-};
+constexpr tile_configuration ours = { 1, 0, {}, { 64, 64, block / parts, block / parts, 64, 64, 64, 64 },
+                                      { 8 / parts, 8 / parts, 16, 16, 16, 16, 16, 16 } };
 
 constexpr int depth     = 4;   // sums on the way
 constexpr int units_max = 96;  // of the rows that are multiplied at once
@@ -166,11 +136,11 @@ constexpr decltype(&tile<T, 4>) tiles_of[] = { tile<T, 4>, tile<T, 8>, tile<T, 1
 
 }  // namespace
 
-#if __has_include(<amxint8intrin.h>)
+#ifdef KERNELS_AMX
 
 template <class T> void multiply_amx(const product_rows & work) {
     static thread_local unpacked w;
-    const tiles<T::parts>        configured;
+    const configured_tiles       configured(ours<T::parts>);
     const int64_t                length = work.blocks * block / T::length;  // of a row
     const auto *                 begin = (const T *) work.weights, *end = begin + work.count * length;
     const auto *                 x     = (const activations16<T> *) work.x;
@@ -190,12 +160,7 @@ template <class T> void multiply_amx(const product_rows & work) {
     }
 }
 
-bool can_use_amx() {
-    unsigned a, b, c, d;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 24 & 1) || !(d >> 25 & 1)) return false;
-    constexpr int request_permission = 0x1023, tile_data = 18;  // of asm/prctl.h
-    return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
-}
+bool can_use_amx() { return can_use_tiles(eight_bit_tiles); }
 
 #else
 

@@ -18,33 +18,40 @@
 /** Adds to 16 × 16 sums in 32 bits: of `a`, 16 rows of 32 bfloat16 numbers, and `b`, 16 rows of 16 pairs of them. */
 #define TILE_MULTIPLY_BFLOAT16(sum, a, b) asm volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sum ::)
 
-/** Configures all tiles of this thread as 16 rows of 64 bytes, and leaves them as they were. */
-class whole_tiles {
-    struct configuration {
-        uint8_t  palette, start_row, reserved[14];
-        uint16_t bytes[16];  // of a row
-        uint8_t  rows[16];
-    };
-    static constexpr configuration ours = {
-        1, 0, {}, { 64, 64, 64, 64, 64, 64, 64, 64 }, { 16, 16, 16, 16, 16, 16, 16, 16 }
-    };
-    alignas(64) configuration before;
+struct tile_configuration {
+    uint8_t  palette, start_row, reserved[14];
+    uint16_t bytes[16];  // of a row
+    uint8_t  rows[16];
+};
+
+/** All tiles are 16 rows of 64 bytes. */
+constexpr tile_configuration whole_tiles = {
+    1, 0, {}, { 64, 64, 64, 64, 64, 64, 64, 64 }, { 16, 16, 16, 16, 16, 16, 16, 16 }
+};
+
+/** Configures the tiles of this thread, and leaves them as they were. */
+class configured_tiles {
+    alignas(64) tile_configuration before;
 
   public:
-    whole_tiles() {
+    explicit configured_tiles(const tile_configuration & ours) {
         asm volatile("sttilecfg %0" : "=m"(before));
         asm volatile("ldtilecfg %0" ::"m"(ours));
     }
-    ~whole_tiles() {
+    ~configured_tiles() {
         if (before.palette == 0) asm volatile("tilerelease");
         else asm volatile("ldtilecfg %0" ::"m"(before));
     }
 };
 
-/** Whether the processor multiplies tiles of bfloat16 numbers and the system lets this process use them. */
-inline bool can_use_bfloat16_tiles() {
-    unsigned a, b, c, d;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & 1) || !(d >> 24 & 1)) return false;
+/** What tiles may hold: the bits of cpuid's leaf 7. */
+enum tile_numbers { bfloat16_tiles = 22, eight_bit_tiles = 25 };
+
+/** Whether the processor multiplies tiles of these numbers and the system lets this process use them. */
+inline bool can_use_tiles(tile_numbers numbers) {
+    constexpr int has_tiles = 24;
+    unsigned      a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> has_tiles & 1) || !(d >> numbers & 1)) return false;
     constexpr int request_permission = 0x1023, tile_data = 18;  // of asm/prctl.h
     return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
 }
