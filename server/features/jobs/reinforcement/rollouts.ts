@@ -134,6 +134,10 @@ export function figuresOf({ groups, grader_ms }: Pick<Rollouts, 'groups' | 'grad
   }
 }
 
+/** Tokens of all answers. */
+export const tokensOf = (groups: readonly GradedGroup[]): number =>
+  groups.reduce((sum, { answers }) => sum + answers.reduce((all, { tokens }) => all + tokens.length, 0), 0)
+
 /** The mean score of each grader. */
 export function graderMeans(groups: readonly GradedGroup[]): Record<string, number> {
   const scores = new Map<string, number[]>()

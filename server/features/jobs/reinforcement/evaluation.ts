@@ -1,0 +1,93 @@
+// Evaluations on held-out prompts, which choose the state that is kept and may end the run early.
+import type { EvaluationItem } from '../../evaluations/index.ts'
+import type { Checkpoints } from './checkpoints.ts'
+import type { GradedAnswers } from './graded-answers.ts'
+import type { Prompts } from './prompts.ts'
+import type { Emit } from './reports.ts'
+import { figuresOf, type GradedGroup, graderMeans, tokensOf } from './rollouts.ts'
+import type { PolicyTarget } from './served-policy.ts'
+import type { State } from './state.ts'
+
+interface Options {
+  prompts: Pick<Prompts, 'heldOut' | 'validation'>
+  answers: Pick<GradedAnswers, 'of'>
+  checkpoints: Pick<Checkpoints, 'save' | 'saveBest'>
+  emit: Emit
+  steps_total: number
+  /** Steps from one evaluation to the next. */
+  every: number
+  /** Answers to each prompt. */
+  samples: number
+  /** Evaluations without a better one that end the run; null: none do. */
+  patience: number | null
+  seed: number
+}
+
+/** Prompts of an evaluation whose answers are shown. */
+const samplesShown = 4
+const shown_characters = 4000
+
+export class HeldOutEvaluation {
+  private readonly options: Options
+
+  constructor(options: Options) {
+    this.options = options
+  }
+
+  isDue({ step, evaluated_step }: State): boolean {
+    const { every, steps_total, prompts } = this.options
+    const isTurn = step % every === 0 || step === steps_total
+    return isTurn && prompts.heldOut.rows.length > 0 && evaluated_step !== step
+  }
+
+  /** Evaluates and saves the state. Resolves with whether the run should end: rewards no longer improve. */
+  async run(state: State, target: PolicyTarget): Promise<boolean> {
+    const { prompts, answers, checkpoints, emit, steps_total, samples, patience } = this.options
+    const position = { step: state.step, steps_total }
+    const items = await prompts.validation()
+    const batch = await answers.of(target, items, { n: samples, seed: `${this.options.seed} evaluation` })
+    state.generated_tokens += tokensOf(batch.groups)
+    state.evaluated_step = state.step
+    const { reward, answer_tokens, cut_share } = figuresOf(batch)
+    const better = state.best === null || reward > state.best.reward
+    this.showSamples(items, batch.groups, position)
+    emit(
+      'metrics',
+      `Step ${state.step} of ${steps_total}: reward ${reward.toFixed(3)} on ${items.length} held-out prompts`,
+      {
+        ...position,
+        validation_reward: reward,
+        validation_graders: graderMeans(batch.groups),
+        validation_answer_tokens: answer_tokens,
+        validation_cut_share: cut_share,
+        best: better,
+      },
+    )
+    if (better) await checkpoints.saveBest(state, reward)
+    else state.without_better++
+    await checkpoints.save(state)
+    if (patience === null || state.without_better < patience || state.step === steps_total) return false
+    const message =
+      `The reward on held-out prompts has not improved for ${state.without_better} evaluations; the training ends at ` +
+      `step ${state.step}.`
+    emit('log', message, { ...position, best_step: state.best!.step })
+    return true
+  }
+
+  /** Shows some of the answers, with what each grader said. */
+  private showSamples(
+    items: readonly EvaluationItem[],
+    groups: readonly GradedGroup[],
+    position: { step: number; steps_total: number },
+  ): void {
+    const byRow = new Map(items.map((item) => [item.row, item]))
+    for (const { row, answers } of groups.slice(0, samplesShown)) {
+      const { text, score, graders, cut } = answers[0]!
+      const messages = byRow.get(row)?.item.messages
+      const answer = text.slice(0, shown_characters)
+      const prompt = Array.isArray(messages) ? messages : []
+      const scores = Object.fromEntries(Object.entries(graders).map(([name, result]) => [name, result.score]))
+      this.options.emit('sample', answer, { ...position, row, prompt, answer, score, graders: scores, cut })
+    }
+  }
+}

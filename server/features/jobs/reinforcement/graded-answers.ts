@@ -1,0 +1,93 @@
+// Answers of the engine to prompts, with the scores of the graders.
+import { setTimeout as sleep } from 'node:timers/promises'
+import { CommandError } from '../../../platform/trainer/command-trainer.ts'
+import { DayUsedUp, type EvaluationItem, type GradingRun, type GradingSoFar } from '../../evaluations/index.ts'
+import type { Target } from '../../serving/index.ts'
+import type { Emit } from './reports.ts'
+import type { GradedGroup } from './rollouts.ts'
+import { gradedValues, type SamplingOptions, sampleGroups } from './sampling.ts'
+
+export interface GradedBatch {
+  groups: GradedGroup[]
+  seconds: { sampling: number; grading: number }
+  /** Time of grading of each answer. */
+  grader_ms: number[]
+}
+
+interface Options {
+  sampling: SamplingOptions
+  grading: GradingRun
+  emit: Emit
+  signal: AbortSignal
+}
+
+const temperature = 1
+
+export class GradedAnswers {
+  private readonly options: Options
+  /** Rows whose refusal was reported. */
+  private readonly refused = new Set<number>()
+
+  constructor(options: Options) {
+    this.options = options
+  }
+
+  /** Samples `n` answers to each prompt and grades them. Prompts that the model cannot be asked are left out. */
+  async of(
+    target: Target,
+    items: readonly EvaluationItem[],
+    { n, seed }: { n: number; seed: string },
+  ): Promise<GradedBatch> {
+    const { sampling, signal } = this.options
+    const began = performance.now()
+    const options = { n, seed, temperature }
+    const groups = await sampleGroups(sampling, target, items, options, signal, (row, why) => this.refuse(row, why))
+    if (groups.length === 0)
+      throw new CommandError('dataset_invalid', 'The model can be asked none of the prompts of a step.', {})
+    const sampled = performance.now()
+    const samples = groups.flatMap(({ item, answers }) => answers.map((answer) => gradedValues(item, answer)))
+    const graded = await this.grade(samples)
+    const seconds = { sampling: (sampled - began) / 1000, grading: (performance.now() - sampled) / 1000 }
+    let next = 0
+    const grader_ms: number[] = []
+    const gradedGroups = groups.map(({ row, prompt, answers }) => ({
+      row,
+      prompt,
+      answers: answers.map((answer) => {
+        const { score, graders, error } = graded[next++]!
+        grader_ms.push(Math.max(0, ...Object.values(graders).map(({ latency_ms = 0 }) => latency_ms)))
+        return { ...answer, score, graders, error }
+      }),
+    }))
+    return { groups: gradedGroups, seconds, grader_ms }
+  }
+
+  /** What grading has taken since the job began. */
+  soFar(): GradingSoFar {
+    const { answers, failed, judges } = this.options.grading.report()
+    return { answers, failed, judges }
+  }
+
+  /** Waits for tomorrow where judges have used up the requests of today. */
+  private async grade(samples: Parameters<GradingRun['gradeSamples']>[0]) {
+    const { grading, emit, signal } = this.options
+    for (;;) {
+      try {
+        return await grading.gradeSamples(samples, { signal })
+      } catch (error) {
+        if (!(error instanceof DayUsedUp)) throw error
+        const until = new Date(error.run_at).toISOString()
+        emit('warning', `The requests of today are used up, which judges take too: the job waits until ${until}.`, {
+          code: 'daily_limit_reached',
+        })
+        await sleep(Math.max(0, error.run_at - Date.now()), undefined, { signal })
+      }
+    }
+  }
+
+  private refuse(row: number, why: string): void {
+    if (this.refused.has(row)) return
+    this.refused.add(row)
+    this.options.emit('warning', `Row ${row} is left out: ${why}`, { row })
+  }
+}

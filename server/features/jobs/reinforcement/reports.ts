@@ -1,0 +1,66 @@
+// What the job's events say of a step.
+import type { TrainerEvent } from '../../../platform/trainer/trainer.ts'
+import { figuresOf, graderMeans, type Rollouts, tokensOf } from './rollouts.ts'
+import type { Schedule } from './schedule.ts'
+import type { State } from './state.ts'
+import type { Update } from './update.ts'
+
+export type Emit = (type: TrainerEvent['type'], message: string, data: Record<string, unknown>) => void
+
+export const round = (value: number, digits: number) => Number(value.toFixed(digits))
+
+/** Reports the steps of one attempt. */
+export class StepReports {
+  private readonly emit: Emit
+  private readonly schedule: Schedule
+  private readonly began_step: number
+  private readonly began_ms = performance.now()
+
+  constructor(emit: Emit, schedule: Schedule, began_step: number) {
+    this.emit = emit
+    this.schedule = schedule
+    this.began_step = began_step
+  }
+
+  /** Reports the step that led to `state`. */
+  step(state: State, rollouts: Rollouts, { tokens, ...measured }: Update, times: { sampled: number; whole: number }) {
+    const { steps_total } = this.schedule
+    const position = { step: state.step, steps_total }
+    const epoch = this.schedule.epochOf(state.step)
+    const figures = figuresOf(rollouts)
+    this.emit(
+      'metrics',
+      `Step ${state.step} of ${steps_total}: reward ${figures.reward.toFixed(3)}, loss ${measured.loss.toFixed(4)}`,
+      {
+        ...position,
+        epoch,
+        ...measured,
+        ...figures,
+        graders: graderMeans(rollouts.groups),
+        generated_tokens: state.generated_tokens,
+        tokens: state.trained_tokens,
+        tokens_per_second: round((tokens + tokensOf(rollouts.groups)) / Math.max(times.whole, 1e-3), 1),
+        sampling_seconds: round(rollouts.seconds.sampling, 3),
+        grading_seconds: round(rollouts.seconds.grading, 3),
+        update_seconds: round(times.whole - times.sampled, 3),
+        losses: [[state.step, measured.loss]],
+      },
+    )
+    const seconds_left = this.secondsLeft(state.step)
+    const progress = state.step / (steps_total + 1)
+    const left = seconds_left === null ? '' : `, about ${seconds_left} s left`
+    this.emit('progress', `${Math.round(100 * progress)}% done${left}`, {
+      ...position,
+      progress,
+      current_epoch: epoch,
+      seconds_left,
+    })
+  }
+
+  private secondsLeft(step: number): number | null {
+    const steps = step - this.began_step
+    if (steps < 2) return null
+    const seconds = (performance.now() - this.began_ms) / 1000
+    return Math.round((seconds / steps) * (this.schedule.steps_total - step))
+  }
+}
