@@ -243,8 +243,16 @@ export const JobEstimate = z.object({
     .nullable()
     .optional()
     .describe(
-      'With `reinforcement`: the most tokens that the answers of all steps may have. Nothing is tried: tokens, time ' +
-        'and price depend on how long the answers become, and are null.',
+      'With `reinforcement`: the most tokens that the answers of all steps and evaluations may have. Nothing is ' +
+        'tried: tokens, time and price depend on how long the answers become, and are null.',
+    ),
+  seconds_max: z
+    .number()
+    .nullable()
+    .optional()
+    .describe(
+      'With `reinforcement`: the time for so many tokens, at the rate of the last completed job of that objective on ' +
+        'this base. Null if there was none.',
     ),
   steps: z.int().nullable(),
   rows: z.int().nullable().describe('How many rows will be trained on. Null where it does not fit.'),

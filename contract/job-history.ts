@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import { digits, ListQuery, page, RowsQuery, Time } from './common.ts'
 import { validationFigures } from './fine-tuning.ts'
+import { GraderResult } from './graders.ts'
 import { routesOf } from './route.ts'
 
 const route = routesOf({ tag: 'Fine-tuning' })
@@ -97,4 +98,84 @@ export const listJobRows = route('GET', '/fine-tuning/jobs/{job_id}/rows', {
   params: IdParams,
   query: RowsQuery,
   responses: { 200: page(JobRow) },
+})
+
+/** What is kept of the answers of a job with `reinforcement`: enough to see what is rewarded, in bounded space. */
+export const rolloutsKept = {
+  /** Of its steps, evenly spread, with the first and the last; as many of its evaluations. */
+  steps: 200,
+  prompts: 4,
+  answers: 16,
+  /** Of the text of an answer, and of the calls of tools in it. */
+  characters: 2000,
+}
+
+export const RolloutAnswer = z.object({
+  text: z.string().describe(`Its first ${rolloutsKept.characters.toLocaleString('en')} characters.`),
+  tool_calls: z
+    .string()
+    .optional()
+    .describe(`Its calls of tools as JSON, the first ${rolloutsKept.characters.toLocaleString('en')} characters.`),
+  tokens: z.int(),
+  cut: z.boolean().describe('Whether it was cut at `max_tokens`.'),
+  score: z.number().nullable().describe('The reward. Null if a grader failed: the answer is not learned from.'),
+  graders: z.record(
+    z.string(),
+    GraderResult.pick({ score: true, label: true, error: true, failure: true, latency_ms: true }),
+  ),
+  error: z.string().nullable().describe('Why it has no score.'),
+})
+export const RolloutGroup = z.object({
+  row: HeldOutRow.shape.row,
+  line: JobRow.shape.line,
+  messages: z
+    .array(z.unknown())
+    .nullable()
+    .describe('The messages of its row, with the answer if it has one. Null where the dataset was deleted.'),
+  answers: z.array(RolloutAnswer).describe(`The first ${rolloutsKept.answers} answers to the prompt.`),
+  answer_count: z.int().describe('All answers to the prompt.'),
+})
+export const RolloutFigures = z.object({
+  reward: z.number().nullable().describe('The mean score of all answers.'),
+  prompts: z.int().describe('All prompts that were answered.'),
+  answers: z.int().describe('All answers.'),
+  failures: z.int().describe('Answers without a score, because a grader failed.'),
+})
+const Rollouts = RolloutFigures.extend({
+  groups: z
+    .array(RolloutGroup)
+    .describe(`The first ${rolloutsKept.prompts} prompts; one with an answer that could not be scored among them.`),
+})
+const training = 'The answers that were learned from in this step. Null if they were not kept, or none were.'
+const validation =
+  'The answers to held-out prompts after this step. Null if it was not evaluated, or they were not kept.'
+
+export const RolloutStep = z.object({
+  step: z.int(),
+  training: RolloutFigures.nullable().describe(training),
+  validation: RolloutFigures.nullable().describe(validation),
+})
+export type RolloutStep = z.infer<typeof RolloutStep>
+export const StepRollouts = z.object({
+  step: z.int(),
+  training: Rollouts.nullable().describe(training),
+  validation: Rollouts.nullable().describe(validation),
+})
+export type StepRollouts = z.infer<typeof StepRollouts>
+
+export const listRollouts = route('GET', '/fine-tuning/jobs/{job_id}/rollouts', {
+  scope: 'tuning:read',
+  summary:
+    'The steps of a job with `reinforcement` whose answers can be read, the latest first, also while it runs: ' +
+    `${rolloutsKept.steps} of its steps, and as many of its evaluations`,
+  params: IdParams,
+  query: StepQuery,
+  responses: { 200: page(RolloutStep) },
+})
+export const getRollouts = route('GET', '/fine-tuning/jobs/{job_id}/rollouts/{step}', {
+  scope: 'tuning:read',
+  also: ['datasets:read'],
+  summary: 'Answers of a step, with the score of each grader',
+  params: IdParams.extend({ step: digits(0) }),
+  responses: { 200: StepRollouts },
 })

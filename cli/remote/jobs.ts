@@ -1,7 +1,7 @@
 // `jobs`: what trains, waits and has ended.
 import type { Job, JobEvaluation, Tunery } from '../../sdk/index.ts'
 import { typed } from '../support/invocation.ts'
-import { type GlobalOptions, type Program, runs } from '../support/options.ts'
+import { type GlobalOptions, type Program, runs, wholeNumber } from '../support/options.ts'
 import { show, showList } from '../support/output.ts'
 import { connect } from '../support/service.ts'
 import {
@@ -19,6 +19,7 @@ import {
 import { all, first, type ListOptions, listOptions, pageOf } from './lists.ts'
 import { confirmDeletion } from './models.ts'
 import { idOf } from './named.ts'
+import { rollouts } from './rollouts.ts'
 import { scoresOf, watchJob } from './watch.ts'
 
 export function addJobCommands(program: Program): void {
@@ -43,6 +44,12 @@ export function addJobCommands(program: Program): void {
       'do not ask',
     ),
     deleteJob,
+  )
+  runs(
+    listOptions(
+      one('rollouts', 'list the steps of a job that learns from graders, or show answers of one with their scores'),
+    ).option('--step <number>', 'show the answers of this step', wholeNumber('--step', 0)),
+    rollouts,
   )
   runs(
     jobs

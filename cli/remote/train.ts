@@ -229,6 +229,8 @@ function describeEstimate({
   pauses_serving,
   tokens,
   steps,
+  generated_tokens_max,
+  seconds_max,
   price: cost,
 }: JobEstimate): string {
   const gigabytes = (mb: number) => `${(mb / 1000).toFixed(1)} GB`
@@ -239,6 +241,8 @@ function describeEstimate({
     pauses_serving && 'what is served there sleeps until it has ended',
     steps !== null && `${number(steps)} steps`,
     tokens !== null && `${number(tokens)} tokens`,
+    typeof generated_tokens_max === 'number' && `at most ${number(generated_tokens_max)} generated tokens`,
+    typeof seconds_max === 'number' && `in at most ${duration(seconds_max)} at the rate of an earlier job`,
     cost && cost.amount > 0 && price(cost.amount, cost.currency),
   ]
     .filter(Boolean)

@@ -107,6 +107,11 @@ const Estimate = z.object({
   cut_rows: z.number().nullable(),
   no_learned_rows: z.number().nullable(),
   seconds: z.number().nullable(),
+  generated_tokens_max: z
+    .number()
+    .nullish()
+    .describe('With reinforcement, where tokens and time are not known before: the most tokens of all answers.'),
+  seconds_max: z.number().nullish().describe('The time for so many tokens, by an earlier job. Null: not known.'),
   price: z.object({ amount: z.number(), currency: z.string() }).nullable(),
   resolved_config: Fields.describe('Every setting, with the defaults.'),
 })
@@ -115,6 +120,14 @@ const Estimate = z.object({
 function costOf(estimate: JobEstimate, share = 1): CostEstimate {
   const part = (value: number | null) => (value === null ? null : Math.ceil(value * share))
   const notes = ['The time is without waiting for other jobs.']
+  const { generated_tokens_max, seconds_max } = estimate
+  if (typeof generated_tokens_max === 'number') {
+    const time = typeof seconds_max === 'number' ? `, in ${part(seconds_max)} s at most at an earlier job's rate` : ''
+    notes.push(
+      `It generates ${part(generated_tokens_max)} tokens at most${time}. How many it will be is not known before; ` +
+        'judging models come on top.',
+    )
+  }
   if (estimate.devices > 1) notes.push(`It runs on ${estimate.devices} devices at once; the memory is that of each.`)
   if (estimate.pauses_serving)
     notes.push('Too little memory is free: what is served on its device sleeps until the training has ended.')
@@ -148,9 +161,11 @@ const estimateTraining = defineTool({
   async run(body, { tunery, signal }) {
     const estimate = await tunery.jobs.estimate(body as CreateJobInput, { signal })
     return {
-      summary: estimate.fits
-        ? `It fits: ${estimate.seconds} s, ${estimate.tokens} tokens, ${estimate.peak_memory_mb} MB.`
-        : `It does not fit: it needs ${estimate.peak_memory_mb} MB, ${estimate.available_memory_mb} MB are free.`,
+      summary: !estimate.fits
+        ? `It does not fit: it needs ${estimate.peak_memory_mb} MB, ${estimate.available_memory_mb} MB are free.`
+        : typeof estimate.generated_tokens_max === 'number'
+          ? `It fits: at most ${estimate.generated_tokens_max} generated tokens, ${estimate.peak_memory_mb} MB.`
+          : `It fits: ${estimate.seconds} s, ${estimate.tokens} tokens, ${estimate.peak_memory_mb} MB.`,
       data: estimate,
     }
   },
@@ -286,6 +301,56 @@ const listJobs = defineTool({
   },
 })
 
+const RolloutFigures = z.object({
+  reward: z.number().nullable().describe('Mean score of all answers.'),
+  prompts: z.number(),
+  answers: z.number(),
+  failures: z.number().describe('Answers without a score, because a grader failed.'),
+})
+const Rollouts = RolloutFigures.extend({ groups: z.array(Fields).describe('Prompts, with answers and scores.') })
+
+const getRollouts = defineTool({
+  name: 'get_rollouts',
+  title: 'Read the answers of a step',
+  description:
+    'What a job with the objective reinforcement answered in a step, with the score that each grader gave, and the ' +
+    'steps that can be read. Read some of the first, the middle and the last steps: a rising reward may be for what ' +
+    'the grader should not reward.',
+  scopes: ['tuning:read', 'datasets:read'],
+  input: z.strictObject({
+    job_id,
+    step: z.int().min(0).optional().describe('One of the steps of the answer. Default: the latest.'),
+    after: z.int().min(0).optional().describe('`next_after` of the call before: lists the steps below.'),
+  }),
+  output: z.object({
+    steps: z.array(
+      z.object({ step: z.number(), training: RolloutFigures.nullable(), validation: RolloutFigures.nullable() }),
+    ),
+    next_after: z.number().nullable().describe('Give it as `after` for earlier steps. Null: these are all.'),
+    rollouts: z
+      .object({
+        step: z.number(),
+        training: Rollouts.nullable().describe('The answers that were learned from.'),
+        validation: Rollouts.nullable().describe('Answers to held-out prompts after the step.'),
+      })
+      .nullable(),
+  }),
+  annotations: { ...reads, idempotentHint: true },
+  async run({ job_id, step, after }, { tunery, signal }) {
+    const page = await tunery.jobs.rollouts.list(
+      job_id,
+      { limit: 50, ...(after !== undefined && { after }) },
+      { signal },
+    )
+    const shown = step ?? page.items[0]?.step
+    const rollouts = shown === undefined ? null : await tunery.jobs.rollouts.get(job_id, String(shown), { signal })
+    return {
+      summary: rollouts ? `Answers of step ${rollouts.step}.` : 'No answers are kept.',
+      data: { steps: page.items, next_after: page.has_more ? (page.items.at(-1)?.step ?? null) : null, rollouts },
+    }
+  },
+})
+
 const cancelJob = defineTool({
   name: 'cancel_job',
   title: 'Cancel a job',
@@ -364,6 +429,7 @@ export const trainingTools = [
   getJob,
   watchJob,
   listJobs,
+  getRollouts,
   cancelJob,
   deleteJob,
   pauseJob,

@@ -133,6 +133,7 @@ export const resources: Resources = {
     checkpoints: history.listCheckpoints,
     rows: history.listJobRows,
     heldOut: history.listHeldOutRows,
+    rollouts: { list: history.listRollouts, get: history.getRollouts },
   },
   models: {
     import: models.uploadAdapter,

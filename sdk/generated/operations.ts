@@ -207,6 +207,12 @@ export interface Operations {
     rows: (job_id: string, query?: T.RowsQueryInput, options?: RequestOptions) => PagePromise<T.JobRow>
     /** The rows that a job does not learn from but is evaluated on: those that it held out of its dataset, known once its training begins, or all of its validation dataset; none if it is not evaluated. `GET /fine-tuning/jobs/{job_id}/held-out` */
     heldOut: (job_id: string, query?: T.RowsQueryInput, options?: RequestOptions) => PagePromise<T.HeldOutRow>
+    rollouts: {
+      /** The steps of a job with `reinforcement` whose answers can be read, the latest first, also while it runs: 200 of its steps, and as many of its evaluations. `GET /fine-tuning/jobs/{job_id}/rollouts` */
+      list: (job_id: string, query?: T.JobsEvaluationsQuery, options?: RequestOptions) => PagePromise<T.RolloutStep>
+      /** Answers of a step, with the score of each grader. `GET /fine-tuning/jobs/{job_id}/rollouts/{step}` */
+      get: (job_id: string, step: string, options?: RequestOptions) => Promise<T.StepRollouts>
+    }
   }
   models: {
     /** Bring a LoRA adapter of your own: a zip of its PEFT folder, in safetensors. `POST /fine-tuning/models` */
@@ -582,6 +588,10 @@ export const operations = {
     checkpoints: 'GET /fine-tuning/jobs/{job_id}/checkpoints page query',
     rows: 'GET /fine-tuning/jobs/{job_id}/rows page query',
     heldOut: 'GET /fine-tuning/jobs/{job_id}/held-out page query',
+    rollouts: {
+      list: 'GET /fine-tuning/jobs/{job_id}/rollouts page query',
+      get: 'GET /fine-tuning/jobs/{job_id}/rollouts/{step}',
+    },
   },
   models: {
     import: 'POST /fine-tuning/models form:file',

@@ -1500,8 +1500,10 @@ export interface JobEstimate {
   pauses_serving: boolean
   /** Tokens of the training: without padding, with prompts, times epochs. Null if it does not fit. */
   tokens: number | null
-  /** With `reinforcement`: the most tokens that the answers of all steps may have. Nothing is tried: tokens, time and price depend on how long the answers become, and are null. */
+  /** With `reinforcement`: the most tokens that the answers of all steps and evaluations may have. Nothing is tried: tokens, time and price depend on how long the answers become, and are null. */
   generated_tokens_max?: number | null
+  /** With `reinforcement`: the time for so many tokens, at the rate of the last completed job of that objective on this base. Null if there was none. */
+  seconds_max?: number | null
   steps: number | null
   /** How many rows will be trained on. Null where it does not fit. */ rows: number | null
   /** Rows that are longer than `max_length` and are cut there, including those left without a token to learn. */
@@ -1581,6 +1583,64 @@ export interface HeldOutRow {
   line: number | null
   /** The messages of a pair, with the chosen answer. Null where the dataset was deleted. */ messages: unknown[] | null
   /** The rejected answer of a pair. */ rejected?: { [k: string]: unknown }
+}
+export interface RolloutStep {
+  step: number
+  /** The answers that were learned from in this step. Null if they were not kept, or none were. */
+  training: RolloutFigures | null
+  /** The answers to held-out prompts after this step. Null if it was not evaluated, or they were not kept. */
+  validation: RolloutFigures | null
+}
+export interface RolloutFigures {
+  /** The mean score of all answers. */ reward: number | null
+  /** All prompts that were answered. */ prompts: number
+  /** All answers. */ answers: number
+  /** Answers without a score, because a grader failed. */ failures: number
+}
+export interface StepRollouts {
+  step: number
+  /** The answers that were learned from in this step. Null if they were not kept, or none were. */ training: {
+    /** The mean score of all answers. */ reward: number | null
+    /** All prompts that were answered. */ prompts: number
+    /** All answers. */ answers: number
+    /** Answers without a score, because a grader failed. */ failures: number
+    /** The first 4 prompts; one with an answer that could not be scored among them. */ groups: RolloutGroup[]
+  } | null
+  /** The answers to held-out prompts after this step. Null if it was not evaluated, or they were not kept. */
+  validation: {
+    /** The mean score of all answers. */ reward: number | null
+    /** All prompts that were answered. */ prompts: number
+    /** All answers. */ answers: number
+    /** Answers without a score, because a grader failed. */ failures: number
+    /** The first 4 prompts; one with an answer that could not be scored among them. */ groups: RolloutGroup[]
+  } | null
+}
+export interface RolloutGroup {
+  /** Its number among the rows of its dataset, counted from 1. */ row: number
+  /** Its line in the uploaded file; of formats without lines the number of the row. Null where the dataset is gone. */
+  line: number | null
+  /** The messages of its row, with the answer if it has one. Null where the dataset was deleted. */
+  messages: unknown[] | null
+  /** The first 16 answers to the prompt. */ answers: RolloutAnswer[]
+  /** All answers to the prompt. */ answer_count: number
+}
+export interface RolloutAnswer {
+  /** Its first 2,000 characters. */ text: string
+  /** Its calls of tools as JSON, the first 2,000 characters. */ tool_calls?: string
+  tokens: number
+  /** Whether it was cut at `max_tokens`. */ cut: boolean
+  /** The reward. Null if a grader failed: the answer is not learned from. */ score: number | null
+  graders: {
+    [k: string]: {
+      /** Null if the grader failed: it is no score of 0. */ score: number | null
+      label?: string
+      /** Why the grader failed, or why its score is 0. */ error?: string
+      /** What failed: `row` lacks a field, `runtime` the code, `timeout` its time, `unavailable` a service that it asks, `form` what that said. */
+      failure?: 'row' | 'runtime' | 'timeout' | 'unavailable' | 'form'
+      latency_ms?: number
+    }
+  }
+  /** Why it has no score. */ error: string | null
 }
 export interface AdapterFields {
   /** Default: the name of the file. */ name?: DisplayName | undefined

@@ -67,3 +67,33 @@ test('held-out prompts choose the best state, and their answers are shown with s
   const asked = new Set(held.map(({ messages }: { messages: { content: string }[] }) => messages[0]!.content))
   for (const { data } of samples) assert.ok(asked.has((data!.prompt as { content: string }[])[0]!.content))
 })
+
+test('answers of each step and evaluation can be read, with the score that the grader gave', async () => {
+  const path = `/fine-tuning/jobs/${whole_id}/rollouts`
+  const { items } = (await app.api('GET', `${path}?limit=100`)).body
+  assert.deepEqual(
+    items.map(({ step, training, validation }: Record<string, unknown>) => [
+      step,
+      training !== null,
+      validation !== null,
+    ]),
+    [8, 7, 6, 5, 4, 3, 2, 1, 0].map((step) => [step, step > 0, [8, 6, 3, 0].includes(step)]),
+  )
+  const rewards = new Map(whole.map(({ type, data }) => [`${type} ${data?.step} ${data?.reward !== undefined}`, data]))
+  for (const { step } of items) {
+    const { training, validation } = (await app.api('GET', `${path}/${step}`)).body
+    if (training) assert.equal(training.reward, rewards.get(`metrics ${step} true`)!.reward)
+    for (const { groups, prompts } of [training, validation].filter(Boolean)) {
+      assert.equal(groups.length, prompts)
+      for (const { messages, answers, answer_count } of groups) {
+        assert.match(messages[0].content, /^word \d\?$/)
+        assert.deepEqual([answers.length, answer_count], [16, 16])
+        for (const { text, score, graders, tokens } of answers) {
+          assert.equal(score, Number(/[kvz]/i.test(text)))
+          assert.equal(graders.letters.score, score)
+          assert.ok(tokens > 0 && tokens <= 2)
+        }
+      }
+    }
+  }
+})

@@ -25,6 +25,7 @@ const readsRows = [
   'GET /evals/{eval_id}/runs/{run_id}/output_items/{output_item_id}',
   'GET /fine-tuning/jobs/{job_id}/held-out',
   'GET /fine-tuning/jobs/{job_id}/rows',
+  'GET /fine-tuning/jobs/{job_id}/rollouts/{step}',
 ]
 /** Routes that let a model answer, or open a way to ask one. */
 const generates = [
@@ -131,7 +132,7 @@ test('a key that may only tune reads no row and asks no model, by evaluation, jo
   const gate = { evaluation: 'eval_x', min_score: 0.5 }
   assert.deepEqual(codeOf(await tuner.api('PUT', '/deployments/mine', { model: 'test/tiny', gate })), refused)
   assert.deepEqual(codeOf(await tuner.api('POST', '/fine-tuning/models/mdl_x/shares', {})), refused)
-  for (const path of ['rows', 'held-out'])
+  for (const path of ['rows', 'held-out', 'rollouts/1'])
     assert.deepEqual(codeOf(await tuner.api('GET', `/fine-tuning/jobs/job_x/${path}`)), refused)
   // What needs neither works with the scope that it always needed.
   const plain = await tuner.api('POST', '/fine-tuning/jobs', {

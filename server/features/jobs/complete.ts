@@ -155,7 +155,8 @@ async function register(
 ): Promise<void> {
   const time = context.now()
   const { base_model_id } = startingModel
-  const { name, description, metadata_json } = (await store.findJobUnscoped(trx, job.id))!
+  const { name, description, metadata_json, metrics_json } = (await store.findJobUnscoped(trx, job.id))!
+  const { generated_tokens } = fromJson(metrics_json)
   for (const artifact of artifacts) {
     const isResult = artifact.id === model.id
     await models.insert(trx, {
@@ -201,7 +202,7 @@ async function register(
     status: 'completed',
     progress: 1,
     current_epoch: result.epochs,
-    metrics_json: JSON.stringify(metricsOf(result, loss, validation)),
+    metrics_json: JSON.stringify({ ...metricsOf(result, loss, validation), generated_tokens }),
     trained_tokens: result.trained_tokens,
     model: model.id,
     result_file_id: file.id,

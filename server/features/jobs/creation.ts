@@ -21,6 +21,7 @@ import type { Estimator } from './estimate.ts'
 import { nameOfJob } from './names.ts'
 import type { OpenaiRequest } from './openai/request.ts'
 import { type PendingWeights, resolveLocalConfig } from './pending-weights.ts'
+import { boundsOf } from './reinforcement/bounds.ts'
 import { type JobResponses, requireJob } from './responses.ts'
 import type { Specs } from './spec.ts'
 import * as store from './store.ts'
@@ -203,12 +204,14 @@ export class JobCreation {
     resolved: ResolvedConfig,
   ): Promise<JobEstimate> {
     this.requireSampling(base_model_id, resolved)
-    const { training_config, method_options, evaluation_config } = resolved
-    const { rows } = await this.options.datasets.get(account_id, dataset_id)
-    const split = evaluation_config.validation_split.value
-    const learned = split ? rows - heldOutCount(rows, split) : rows
-    const steps = Math.ceil(learned / training_config.batch_size.value) * training_config.epochs.value
-    const answers = steps * training_config.batch_size.value * method_options.group_size.value
+    const { datasets, db } = this.options
+    const { validation_split, validation_dataset_id } = resolved.evaluation_config
+    const { rows } = await datasets.get(account_id, dataset_id)
+    const split = validation_split.value ? heldOutCount(rows, validation_split.value) : 0
+    const others = validation_dataset_id.value ? await datasets.get(account_id, validation_dataset_id.value) : undefined
+    const learned = rows - split
+    const bounds = boundsOf(resolved, { learned, held_out: others?.rows ?? split })
+    const rate = await store.generationRate(db, base_model_id)
     const plan = await this.options.devices?.plan(base_model_id, resolved)
     const needed_mb = plan && 'needed_mb' in plan ? (plan.needed_mb ?? 0) : 0
     const available_mb = plan && 'available_mb' in plan && plan.available_mb ? plan.available_mb : availableMb()
@@ -219,8 +222,8 @@ export class JobCreation {
       devices: 1,
       pauses_serving: false,
       tokens: null,
-      generated_tokens_max: answers * method_options.max_tokens.value * (1 + method_options.refill_rounds.value),
-      steps,
+      ...bounds,
+      seconds_max: rate === undefined ? null : Math.ceil(bounds.generated_tokens_max / rate),
       rows: learned,
       cut_rows: null,
       no_learned_rows: null,

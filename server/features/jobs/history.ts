@@ -6,7 +6,14 @@ import path from 'node:path'
 import { createInterface } from 'node:readline'
 import type { z } from 'zod'
 import { ApiError } from '../../../contract/errors.ts'
-import type { HeldOutRow, JobCheckpoint, JobEvaluation, JobRow } from '../../../contract/job-history.ts'
+import type {
+  HeldOutRow,
+  JobCheckpoint,
+  JobEvaluation,
+  JobRow,
+  RolloutStep,
+  StepRollouts,
+} from '../../../contract/job-history.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
 import { fromJson } from '../../platform/db/json.ts'
 import type { Db } from '../../platform/db/open.ts'
@@ -29,6 +36,10 @@ export interface JobHistory {
   rows(account_id: string, id: string, query: NumberedPage): Promise<Page<z.input<typeof JobRow>>>
   /** The rows that it is evaluated on, in the order of its dataset or of its validation dataset. */
   heldOut(account_id: string, id: string, query: NumberedPage): Promise<Page<z.input<typeof HeldOutRow>>>
+  /** The steps whose answers were kept, latest first. */
+  rolloutSteps(account_id: string, id: string, query: NumberedPage): Promise<Page<RolloutStep>>
+  /** The answers of a step. Throws not_found where none were kept. */
+  rollouts(account_id: string, id: string, step: number): Promise<StepRollouts>
 }
 
 interface Options {
@@ -131,6 +142,43 @@ export function createJobHistory({ db, datasets, models, artifacts, requireJob }
         )
       const rest = all.filter((row) => row > after).map((row) => ({ row }))
       return withMessages(job.dataset_id, pageOf(rest, limit))
+    },
+
+    async rolloutSteps(account_id, id, { limit, after }) {
+      await requireJob(account_id, id)
+      const steps = new Map<number, RolloutStep>()
+      for (const { step, split, figures_json } of await store.rolloutSteps(db, id, limit, after))
+        steps.set(step, {
+          ...(steps.get(step) ?? { step, training: null, validation: null }),
+          [split]: fromJson(figures_json),
+        })
+      return pageOf([...steps.values()], limit)
+    },
+
+    async rollouts(account_id, id, step) {
+      const { dataset_id, validation_dataset_id } = await requireJob(account_id, id)
+      const rollouts: StepRollouts = { step, training: null, validation: null }
+      for (const { split, figures_json, groups_json } of await store.rolloutsOf(db, id, step)) {
+        const groups = fromJson(groups_json)
+        const source = split === 'validation' ? (validation_dataset_id ?? dataset_id) : dataset_id
+        // A row may be among them twice.
+        const numbers = [...new Set(groups.map(({ row }) => row))]
+        const rows = (await datasets.rowsOf(source, numbers))?.rows
+        rollouts[split] = {
+          ...fromJson(figures_json),
+          groups: groups.map(({ row, ...rest }) => ({
+            row,
+            line: rows?.get(row)?.line ?? null,
+            messages: rows?.get(row)?.messages ?? null,
+            ...rest,
+          })),
+        }
+      }
+      if (rollouts.training || rollouts.validation) return rollouts
+      throw new ApiError(
+        'not_found',
+        `No answers of step ${step} are kept. GET /v1/fine-tuning/jobs/${id}/rollouts lists the steps that have some.`,
+      )
     },
   }
 }

@@ -17,7 +17,7 @@ import type { Report, StopRequest } from './host.ts'
 import type { AttemptObserver } from './observe.ts'
 import { type AttemptContext, noRoom, pauseForRoom } from './outcomes.ts'
 import { createRepeatFilter, type Fresh } from './reported.ts'
-import { HeldOut } from './result.ts'
+import { HeldOut, KeptRollouts } from './result.ts'
 import { checkpointsKept } from './run-files.ts'
 import * as store from './store.ts'
 import type { Tracking } from './tracking.ts'
@@ -72,6 +72,14 @@ export const createRecorders =
           writes.add(async (trx) => {
             await store.saveHeldOut(trx, { job_id: job.id, rows_json })
             await within?.(trx)
+          })
+        } else if (event.type === 'rollouts') {
+          const kept = KeptRollouts.safeParse(event.data)
+          if (!kept.success) return log.warn({ ...observer.log_fields, err: kept.error }, 'rollouts cannot be read')
+          const { step, split, figures, groups } = kept.data
+          const row = { figures_json: JSON.stringify(figures), groups_json: JSON.stringify(groups) }
+          writes.add(async (trx) => {
+            await store.saveRollouts(trx, { job_id: job.id, step, split, ...row })
           })
         } else {
           if (event.type === 'checkpoint' && artifacts.shared) checkpoints.add({ event, attempt, within })

@@ -1,5 +1,6 @@
 // What a trainer reports of a finished training.
 import { z } from 'zod'
+import { RolloutFigures, RolloutGroup } from '../../../contract/job-history.ts'
 import { TrainedWith } from '../../../contract/models.ts'
 import { Artifact } from '../models/index.ts'
 
@@ -28,3 +29,12 @@ export type Result = z.infer<typeof Result>
 
 /** The rows that a trainer held out of the dataset, counted from 1. */
 export const HeldOut = z.object({ rows: z.array(z.int().min(1)) })
+
+/** The answers of a step that are kept: those that were learned from, or those to held-out prompts after it. */
+export const KeptRollouts = z.object({
+  step: z.int().min(0),
+  split: z.enum(['training', 'validation']),
+  figures: RolloutFigures,
+  groups: z.array(RolloutGroup.omit({ line: true, messages: true })),
+})
+export type KeptRollouts = z.infer<typeof KeptRollouts>

@@ -11,7 +11,14 @@ import {
   pauseJob,
   resumeJob,
 } from '../../../contract/fine-tuning.ts'
-import { listCheckpoints, listEvaluations, listHeldOutRows, listJobRows } from '../../../contract/job-history.ts'
+import {
+  getRollouts,
+  listCheckpoints,
+  listEvaluations,
+  listHeldOutRows,
+  listJobRows,
+  listRollouts,
+} from '../../../contract/job-history.ts'
 import { mount } from '../../platform/http/mount.ts'
 import { sendEvents } from '../../platform/http/ndjson-response.ts'
 import { presence } from '../../platform/http/presence.ts'
@@ -41,6 +48,10 @@ export function jobRoutes(app: FastifyInstance, jobs: Jobs, stopping: AbortSigna
     jobs.history.heldOut(caller.account_id, params.job_id, query),
   )
   mount(app, listJobRows, ({ caller, params, query }) => jobs.history.rows(caller.account_id, params.job_id, query))
+  mount(app, listRollouts, ({ caller, params, query }) =>
+    jobs.history.rolloutSteps(caller.account_id, params.job_id, query),
+  )
+  mount(app, getRollouts, ({ caller, params }) => jobs.history.rollouts(caller.account_id, params.job_id, params.step))
   mount(app, jobEvents, ({ caller, params, query, reply }) =>
     sendEvents(reply, stopping, (signal) => jobs.events(caller.account_id, params.job_id, query.after, signal)),
   )

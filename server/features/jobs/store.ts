@@ -100,6 +100,15 @@ export const completedJobs = (db: Db, base_model_id: string): Promise<CompletedJ
     .limit(20)
     .execute()
 
+/** Tokens a second that the last completed job generated on a base, of those that learned from graders. */
+export async function generationRate(db: Db, base_model_id: string): Promise<number | undefined> {
+  for (const { metrics_json } of await completedJobs(db, base_model_id)) {
+    const { generated_tokens, train_seconds } = fromJson(metrics_json)
+    if (generated_tokens && train_seconds) return generated_tokens / train_seconds
+  }
+  return undefined
+}
+
 const needing = (trx: Trx) =>
   trx.selectFrom('tuning_jobs').select('id').where('status', 'in', ['queued', 'running']).limit(1)
 const named = (job: { id: string } | undefined) => job && `the job ${job.id}`
@@ -120,6 +129,7 @@ export const updateJob = (trx: Trx, id: string, values: Partial<JobRow>) =>
 export async function deleteJob(trx: Trx, id: string, deleted_at: number): Promise<void> {
   await trx.deleteFrom('job_events').where('job_id', '=', id).execute()
   await trx.deleteFrom('job_evaluations').where('job_id', '=', id).execute()
+  await trx.deleteFrom('job_rollouts').where('job_id', '=', id).execute()
   await updateJob(trx, id, { deleted_at })
 }
 
@@ -236,6 +246,36 @@ export async function saveHeldOut(trx: Trx, row: Row<'job_held_out'>): Promise<v
     .onConflict((conflict) => conflict.column('job_id').doUpdateSet(row))
     .execute()
 }
+
+/** Saves answers of a step. A resumed attempt may take it again and overwrites them. */
+export const saveRollouts = (trx: Trx, row: Row<'job_rollouts'>) =>
+  trx
+    .insertInto('job_rollouts')
+    .values(row)
+    .onConflict((conflict) => conflict.columns(['job_id', 'step', 'split']).doUpdateSet(row))
+    .execute()
+
+/** Steps whose answers were kept, latest first: up to `limit` + 1 of those below `after`. */
+export async function rolloutSteps(db: Queryable, job_id: string, limit: number, after: number | undefined) {
+  const all = db.selectFrom('job_rollouts').select('step').distinct().where('job_id', '=', job_id)
+  const below = after === undefined ? all : all.where('step', '<', after)
+  const steps = await below
+    .orderBy('step', 'desc')
+    .limit(limit + 1)
+    .execute()
+  if (steps.length === 0) return []
+  return await db
+    .selectFrom('job_rollouts')
+    .select(['step', 'split', 'figures_json'])
+    .where('job_id', '=', job_id)
+    .where('step', '<=', steps[0]!.step)
+    .where('step', '>=', steps.at(-1)!.step)
+    .orderBy('step', 'desc')
+    .execute()
+}
+
+export const rolloutsOf = (db: Queryable, job_id: string, step: number) =>
+  db.selectFrom('job_rollouts').selectAll().where('job_id', '=', job_id).where('step', '=', step).execute()
 
 /** Step and time of every checkpoint of a job, oldest first. */
 export async function checkpointSteps(db: Db, job_id: string): Promise<{ step: number; created_at: number }[]> {

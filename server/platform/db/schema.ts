@@ -10,7 +10,7 @@ import type { Export, ExportCheck, ExportFile } from '../../../contract/exports.
 import type { JobMetrics, ResolvedConfig } from '../../../contract/fine-tuning.ts'
 import type { Grader, GradingLimits } from '../../../contract/graders.ts'
 import type { JobConfig } from '../../../contract/job-config.ts'
-import type { JobEvaluation } from '../../../contract/job-history.ts'
+import type { JobEvaluation, RolloutStep, StepRollouts } from '../../../contract/job-history.ts'
 import type { Comparison, TrainedWith } from '../../../contract/models.ts'
 import type { SourceConfig } from '../../../contract/openai-evals.ts'
 import type { InputItem, Response } from '../../../contract/responses.ts'
@@ -438,6 +438,15 @@ interface JobEvaluations {
 interface JobHeldOut {
   job_id: string
   rows_json: Json<number[]>
+}
+
+/** Answers of a step of a job that learns from graders. The messages of their rows stay in the dataset. */
+interface JobRollouts {
+  job_id: string
+  step: number
+  split: 'training' | 'validation'
+  figures_json: Json<NonNullable<RolloutStep['training']>>
+  groups_json: Json<Omit<NonNullable<StepRollouts['training']>['groups'][number], 'line' | 'messages'>[]>
 }
 
 /** A link to the page of a model. */
@@ -872,6 +881,7 @@ export interface Schema {
   model_downloads: ModelDownloads
   job_evaluations: JobEvaluations
   job_held_out: JobHeldOut
+  job_rollouts: JobRollouts
   training_runs: TrainingRuns
   training_run_lines: TrainingRunLines
   shares: Shares

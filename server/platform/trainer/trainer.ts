@@ -10,7 +10,7 @@ import { isoTime } from '../../../lib/utc-day.ts'
 import type { ChildIo, PreparedTrainer } from './prepared-trainer.ts'
 
 export const TrainerEventSchema = z.object({
-  type: z.enum([...jobEventTypes, 'result', 'held_out']),
+  type: z.enum([...jobEventTypes, 'result', 'held_out', 'rollouts']),
   message: z.string(),
   data: z.record(z.string(), z.unknown()).optional(),
 })

@@ -2,6 +2,7 @@
 import type { EvaluationItem } from '../../evaluations/index.ts'
 import type { Checkpoints } from './checkpoints.ts'
 import type { GradedAnswers } from './graded-answers.ts'
+import { isKept, keptOf } from './kept.ts'
 import type { Prompts } from './prompts.ts'
 import type { Emit } from './reports.ts'
 import { figuresOf, type GradedGroup, graderMeans, tokensOf } from './rollouts.ts'
@@ -51,6 +52,7 @@ export class HeldOutEvaluation {
     const { reward, answer_tokens, cut_share } = figuresOf(batch)
     const better = state.best === null || reward > state.best.reward
     this.showSamples(items, batch.groups, position)
+    this.keepRollouts(state.step, batch.groups)
     emit(
       'metrics',
       `Step ${state.step} of ${steps_total}: reward ${reward.toFixed(3)} on ${items.length} held-out prompts`,
@@ -72,6 +74,12 @@ export class HeldOutEvaluation {
       `step ${state.step}.`
     emit('log', message, { ...position, best_step: state.best!.step })
     return true
+  }
+
+  private keepRollouts(step: number, groups: readonly GradedGroup[]): void {
+    const { every, steps_total, emit } = this.options
+    if (isKept(Math.ceil(step / every), Math.ceil(steps_total / every)))
+      emit('rollouts', '', { ...keptOf(step, 'validation', groups) })
   }
 
   /** Shows some of the answers, with what each grader said. */

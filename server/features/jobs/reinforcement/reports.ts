@@ -1,5 +1,6 @@
 // What the job's events say of a step.
 import type { TrainerEvent } from '../../../platform/trainer/trainer.ts'
+import { isKept, keptOf } from './kept.ts'
 import { figuresOf, graderMeans, type Rollouts, tokensOf } from './rollouts.ts'
 import type { Schedule } from './schedule.ts'
 import type { State } from './state.ts'
@@ -28,6 +29,8 @@ export class StepReports {
     const position = { step: state.step, steps_total }
     const epoch = this.schedule.epochOf(state.step)
     const figures = figuresOf(rollouts)
+    if (isKept(state.step, steps_total))
+      this.emit('rollouts', '', { ...keptOf(state.step, 'training', rollouts.groups) })
     this.emit(
       'metrics',
       `Step ${state.step} of ${steps_total}: reward ${figures.reward.toFixed(3)}, loss ${measured.loss.toFixed(4)}`,
