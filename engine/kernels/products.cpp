@@ -89,7 +89,10 @@ class traits : public ggml::cpu::tensor_traits {
             if (params->ith == 0) sort(op, places, sorted);
             barrier(params->threadpool);
         }
-        for (int64_t r = params->ith; r < at.results; r += params->nth) {
+        // Threads that write neighbours of a group would take its cache lines from each other.
+        const int64_t unit  = at.results < 2 * params->nth * group ? 1 : group;
+        const int64_t share = (at.results + params->nth * unit - 1) / (params->nth * unit) * unit;
+        for (int64_t r = params->ith * share; r < std::min(at.results, (params->ith + 1) * share); r++) {
             // A token of several experts is rounded for each: that is little beside its products.
             const int64_t row   = has_experts ? r / op->ne[1] * x->ne[1] + r % op->ne[1] % x->ne[1] : r;
             const int64_t place = has_experts ? places[r] : r;
