@@ -1,6 +1,7 @@
 // Added bases in bfloat16, of the shapes of published models with random weights: in the form that is served after a
-// moment, and one with its original kept, beside llama-server on the same file or in eight bits, whichever is faster.
-// One is added as a file in four bits too, beside llama-server on that.
+// moment, and one with its original kept, beside llama-server on the same file and in eight bits. One is added as a
+// file in four bits too, beside llama-server on that. What is required is beside files of the peer that are no further
+// from the original than ours (`npm run bench -- fidelity`): its eight bits are further from it than ours.
 import { execFileSync } from 'node:child_process'
 import { existsSync, mkdirSync, renameSync } from 'node:fs'
 import path from 'node:path'
@@ -33,6 +34,15 @@ const promptTokens = [512, 4000, 16_000]
 const fourBits = 'Q4_K_M'
 /** How many times the peer's output is required, by clients. */
 const required = { 1: 1.5, 8: 2.5, 32: 2.5 }
+/** The most of the peer's time that a prompt may take. */
+const mostOfTime = 0.5
+
+/** A file of the peer. */
+interface Peer {
+  weights: string
+  /** Whether it is at most as far from the original as the form that ours is served in. */
+  is_as_near: boolean
+}
 const formWait_ms = 600_000
 
 export const addedBase = (shape: string) => async (rounds: number, report: (row: Row) => void) => {
@@ -44,11 +54,7 @@ export const addedBase = (shape: string) => async (rounds: number, report: (row:
     try {
       await measure(us, 1, bodies(999, 1))
       if (!kept) await waitForForm(ours, model)
-      const form = `${shape}, ${kept ? 'original kept' : 'as served'}`
-      const files = [fileOf(model), await quantized(model, 'Q8_0')]
-      for (const [clients, least] of Object.entries(required))
-        await compareOutput(rounds, report, us, Number(clients), least, form, files)
-      await comparePrompts(rounds, report, us, promptTokens[0]!, form, files)
+      await compareAll(rounds, report, us, `${shape}, ${kept ? 'original kept' : 'as served'}`, await peersOf(model))
     } finally {
       await us.stop()
     }
@@ -63,16 +69,18 @@ async function inFourBits(shape: string, original: string, rounds: number, repor
   if (!existsSync(path.join(models, model, 'model.json'))) add(model, file)
   const ours = await startOurs({ TUNERY_MODELS_DIR: models })
   const us: Side = { ...ours, model }
-  const form = `${shape}, added in ${fourBits}`
   try {
     await measure(us, 1, bodies(999, 1))
-    for (const [clients, least] of Object.entries(required))
-      await compareOutput(rounds, report, us, Number(clients), least, form, [file])
-    await comparePrompts(rounds, report, us, promptTokens[0]!, form, [file])
+    await compareAll(rounds, report, us, `${shape}, added in ${fourBits}`, [{ weights: file, is_as_near: true }])
   } finally {
     await us.stop()
   }
 }
+
+const peersOf = async (model: string): Promise<Peer[]> => [
+  { weights: fileOf(model), is_as_near: true },
+  { weights: await quantized(model, 'Q8_0'), is_as_near: false },
+]
 
 /** Prompts of all lengths, in the form that is served. */
 export const longPrompts = (shape: string) => async (rounds: number, report: (row: Row) => void) => {
@@ -81,11 +89,18 @@ export const longPrompts = (shape: string) => async (rounds: number, report: (ro
   try {
     await measure(us, 1, bodies(999, 1))
     await waitForForm(ours, us.model)
-    const files = [fileOf(us.model), await quantized(us.model, 'Q8_0')]
-    for (const tokens of promptTokens) await comparePrompts(rounds, report, us, tokens, `${shape}, as served`, files)
+    const peers = await peersOf(us.model)
+    for (const tokens of promptTokens)
+      for (const peer of peers) await comparePrompts(rounds, report, us, tokens, `${shape}, as served`, peer)
   } finally {
     await us.stop()
   }
+}
+
+async function compareAll(rounds: number, report: (row: Row) => void, us: Side, form: string, peers: readonly Peer[]) {
+  for (const clients of Object.keys(required).map(Number))
+    for (const peer of peers) await compareOutput(rounds, report, us, clients, form, peer)
+  for (const peer of peers) await comparePrompts(rounds, report, us, promptTokens[0]!, form, peer)
 }
 
 async function compareOutput(
@@ -93,20 +108,18 @@ async function compareOutput(
   report: (row: Row) => void,
   us: Side,
   clients: number,
-  least: number,
   form: string,
-  files: readonly string[],
+  { weights, is_as_near }: Peer,
 ) {
-  const them = await startFaster(files, clients, 1024, async (side) => {
-    await measure(side, clients, bodies(998, clients))
-    return tokensPerSecond(await measure(side, clients, bodies(997, clients)), output)
-  })
+  const them = await startLlamaServer(clients, 1024, { weights })
   try {
+    await measure(them, clients, bodies(998, clients))
     const figures = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
       tokensPerSecond(await measure(side, clients, bodies(turn, Math.max(2, clients))), output),
     )
     const what = `${form}: output at ${clients} client${clients > 1 ? 's' : ''}`
-    report(comparisonRow('added-base', what, 'tokens/s', figures, { least }, them.form))
+    const bound = is_as_near ? { least: required[clients as keyof typeof required] } : {}
+    report(comparisonRow('added-base', what, 'tokens/s', figures, bound, them.form))
   } finally {
     await them.stop()
   }
@@ -118,49 +131,23 @@ async function comparePrompts(
   us: Side,
   tokens: number,
   form: string,
-  files: readonly string[],
+  { weights, is_as_near }: Peer,
 ) {
   // The whole time of one token: with random weights most tokens have no text.
-  const prompts = (turn: number) => [
-    { ...user(text(tokens - 30, 9_000_000 + tokens + turn)), ...sampling, ...noEndToken, max_tokens: 1 },
+  const prompt = (length: number, turn: number) => [
+    { ...user(text(length - 30, 9_000_000 + length + turn)), ...sampling, ...noEndToken, max_tokens: 1 },
   ]
-  // Which file is read faster does not depend on the length.
-  const few = { ...user(text(promptTokens[0]! - 30, 8_000_000)), ...sampling, ...noEndToken, max_tokens: 1 }
-  const them = await startFaster(files, 1, tokens + 512, async (side) => {
-    return 1 / median(durations(await measure(side, 1, [few])))
-  })
+  const them = await startLlamaServer(1, tokens + 512, { weights })
   try {
+    await measure(them, 1, prompt(promptTokens[0]!, 998))
     const figures = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
-      median(durations(await measure(side, 1, prompts(turn)))),
+      median(durations(await measure(side, 1, prompt(tokens, turn)))),
     )
     const what = `${form}: one token after a prompt of ${tokens}`
-    report(comparisonRow('added-base', what, 'ms', figures, { most: 0.5 }, them.form))
+    report(comparisonRow('added-base', what, 'ms', figures, is_as_near ? { most: mostOfTime } : {}, them.form))
   } finally {
     await them.stop()
   }
-}
-
-/** Starts llama-server with the file with which it has the higher figure. */
-async function startFaster(
-  files: readonly string[],
-  slots: number,
-  context: number,
-  figureOf: (side: Side) => Promise<number>,
-) {
-  const figures: number[] = []
-  for (const weights of files.length > 1 ? files : []) {
-    const side = await startLlamaServer(slots, context, { weights })
-    try {
-      figures.push(await figureOf(side))
-    } finally {
-      await side.stop()
-    }
-  }
-  const them = await startLlamaServer(slots, context, {
-    weights: files[figures.indexOf(Math.max(...figures))] ?? files[0]!,
-  })
-  await figureOf(them)
-  return them
 }
 
 /** The base's file in another type of weights. */
