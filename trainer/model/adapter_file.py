@@ -30,14 +30,24 @@ class Pair:
         return (*self.b.shape[:-1], self.a.shape[-1])
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    """The configuration of PEFT's adapter in `folder`."""
+    return json.loads((folder / "adapter_config.json").read_text())
+
+
 def read_pairs(folder: Path, base: Model) -> tuple[dict[str, Any], dict[str, Pair]]:
     """The configuration of PEFT's adapter in `folder`, and its pairs by the names of the weights in `base`, whose data
     are not read.
     """
     from safetensors.torch import load_file
 
-    config = json.loads((folder / "adapter_config.json").read_text())
-    tensors = {name: each.float() for name, each in load_file(folder / "adapter_model.safetensors").items()}
+    config = read_config(folder)
+    return config, pairs_of(config, load_file(folder / "adapter_model.safetensors"), base)
+
+
+def pairs_of(config: dict[str, Any], stored: dict[str, torch.Tensor], base: Model) -> dict[str, Pair]:
+    """The pairs of PEFT's tensors, by the names of the weights in `base`."""
+    tensors = {name: each.float() for name, each in stored.items()}
     experts = dict(expert_modules(base))
     pairs = {}
     for name, tensor in tensors.items():
@@ -57,7 +67,7 @@ def read_pairs(folder: Path, base: Model) -> tuple[dict[str, Any], dict[str, Pai
             module = module.removesuffix(".lora_embedding_A")
             other = tensors[name.replace(".lora_embedding_A", ".lora_embedding_B")]
             pairs[f"{module}.weight"] = Pair(other.mT, tensor.mT * scale_of(config, module))
-    return config, pairs
+    return pairs
 
 
 def _wrapped(module: str, experts: torch.nn.Module, config: dict[str, Any]) -> str:

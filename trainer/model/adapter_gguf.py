@@ -7,54 +7,112 @@ tell all about it: one of each weight's row, one of its column, converted in the
 operations on factors instead, and knows not all of them.
 """
 
-from collections.abc import Generator
-from contextlib import contextmanager
+import hashlib
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from trainer.model.adapter_file import Pair, read_pairs
+from trainer.model.moves import Move, move_of, tables, unconvertible
 from trainer.model.skeleton import Skeleton
 from trainer.runtime.converters import packages, suited
-from trainer.runtime.errors import JobError
 
-# A table's entry: the number of the weight's pair, times this, and a row or column.
-LINES = 1 << 24
+# Types that numpy has too: their tensors are written without the library.
+PLAIN = {"f32": torch.float32, "f16": torch.float16}
+# The writer of the library begins each tensor at a multiple of so many bytes.
+ALIGNMENT = 32
+
+
+class AdapterWriter:
+    """Writes adapters of the checkpoint in `base` for the engine, with tensors of `kind` (f32, f16, bf16 or q8_0). The
+    conversion and the file's header are made with the first adapter; others of its shape follow in a fraction of the
+    time.
+    """
+
+    def __init__(self, converters: Path, base: Path, kind: str) -> None:
+        self.converters, self.base, self.kind = converters, base, kind
+        self.made_for: tuple[Any, ...] | None = None
+        self.moves: dict[str, Move] = {}
+        self.scales: dict[str, torch.Tensor] = {}
+        self.header = b""
+
+    def write(self, config: dict[str, Any], pairs: dict[str, Pair], file: Path, skeleton: Skeleton) -> str:
+        """Writes PEFT's configuration and pairs to `file`, and returns its SHA-256. `skeleton`: of the base. Raises
+        JobError("adapter_invalid") with a reason for the user if a weight of it is none of the engine's.
+        """
+        alpha = float(config["lora_alpha"])
+        shape = (alpha, [(name, pair.a.shape, pair.b.shape) for name, pair in pairs.items()])
+        if shape != self.made_for:
+            self._prepare(pairs, alpha, file, skeleton)
+            self.made_for = shape
+        quantizes = nullcontext() if self.kind in PLAIN else library(self.converters)
+        with quantizes, torch.inference_mode(), file.open("wb") as out:
+            digest = hashlib.sha256(self.header)
+            out.write(self.header)
+            for _, tensor in self._tensors(list(pairs.values()), alpha):
+                data, _ = self._stored(tensor)
+                for part in (data.tobytes(), bytes(-data.nbytes % ALIGNMENT)):
+                    digest.update(part)
+                    out.write(part)
+        return digest.hexdigest()
+
+    def _prepare(self, pairs: dict[str, Pair], alpha: float, file: Path, skeleton: Skeleton) -> None:
+        with library(self.converters) as conversion, torch.inference_mode():
+            import gguf
+
+            models = [open_base(conversion, self.base, file) for _ in range(3)]
+            self.moves = moves_of(models, {name: pair.shape for name, pair in pairs.items()}, skeleton)
+            stacked = any(move.experts for move in self.moves.values())
+            self.scales = _scales_of_experts(models[0], skeleton) if stacked else {}
+            writer = gguf.GGUFWriter(file, gguf.MODEL_ARCH_NAMES[models[0].model_arch])
+            writer.add_type(gguf.GGUFType.ADAPTER)
+            writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
+            writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, alpha)
+            for name, tensor in self._tensors(list(pairs.values()), alpha):
+                data, kind = self._stored(tensor)
+                writer.add_tensor_info(name, data.shape, data.dtype, data.nbytes, gguf.GGMLQuantizationType[kind])
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_ti_data_to_file()
+            writer.close()
+        header = file.read_bytes()
+        self.header = header + bytes(-len(header) % ALIGNMENT)
+
+    def _tensors(self, sources: list[Pair], alpha: float) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, move in self.moves.items():
+            pair = move.of(sources)
+            # The engine scales by alpha and the rank of the tensor, which joined weights have several times.
+            b = pair.b * (pair.b.shape[-1] / alpha)
+            if (scale := self.scales.get(name.replace(".weight", ".scale"))) is not None:
+                b = b * scale[:, None, None]
+            halves = (pair.b, pair.a.mT) if name == "token_embd.weight" else (pair.a, b)
+            yield f"{name}.lora_a", halves[0]
+            yield f"{name}.lora_b", halves[1]
+
+    def _stored(self, tensor: torch.Tensor) -> tuple[np.ndarray, str]:
+        """A tensor as the file has it, and the library's name of its type."""
+        # A row of a block format is whole blocks.
+        kind = "f16" if self.kind == "q8_0" and tensor.shape[-1] % 32 else self.kind
+        if kind in PLAIN:
+            return tensor.to(PLAIN[kind]).contiguous().numpy(), kind.upper()
+        import gguf
+
+        stored = gguf.GGMLQuantizationType[kind.upper()]
+        return gguf.quants.quantize(tensor.float().contiguous().numpy(), stored), stored.name
 
 
 def write_adapter_gguf(converters: Path, base: Path, folder: Path, file: Path, kind: str) -> None:
-    """Writes PEFT's `folder`, an adapter of the checkpoint in `base`, to `file`, with tensors of `kind` (f32, f16, bf16
-    or q8_0). Raises JobError("adapter_invalid") with a reason for the user if a weight of it is none of the engine's.
+    """Writes PEFT's `folder`, an adapter of the checkpoint in `base`, to `file`, with tensors of `kind`. Raises
+    JobError("adapter_invalid") with a reason for the user if a weight of it is none of the engine's.
     """
     skeleton = Skeleton(base)
     config, pairs = read_pairs(folder, skeleton.model)
-    with library(converters) as conversion, torch.inference_mode():
-        import gguf
-
-        models = [open_base(conversion, base, file) for _ in range(3)]
-        converted = convert(models, pairs, skeleton)
-        scales = _scales_of_experts(models[0], skeleton) if any(pair.b.ndim == 3 for pair in converted.values()) else {}
-        writer = gguf.GGUFWriter(file, gguf.MODEL_ARCH_NAMES[models[0].model_arch])
-        writer.add_type(gguf.GGUFType.ADAPTER)
-        writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
-        writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, float(config["lora_alpha"]))
-        for name, pair in converted.items():
-            # The engine scales by alpha and the rank of the tensor, which joined weights have several times.
-            b = pair.b * (pair.b.shape[-1] / config["lora_alpha"])
-            if (scale := scales.get(name.replace(".weight", ".scale"))) is not None:
-                b = b * scale[:, None, None]
-            halves = (pair.b, pair.a.mT) if name == "token_embd.weight" else (pair.a, b)
-            for end, half in zip(("lora_a", "lora_b"), halves, strict=True):
-                data = half.float().contiguous().numpy()
-                # A row of a block format is whole blocks.
-                stored = gguf.GGMLQuantizationType["F16" if kind == "q8_0" and data.shape[-1] % 32 else kind.upper()]
-                writer.add_tensor(f"{name}.{end}", gguf.quants.quantize(data, stored), raw_dtype=stored)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+    AdapterWriter(converters, base, kind).write(config, pairs, file, skeleton)
 
 
 @contextmanager
@@ -81,33 +139,33 @@ def open_base(conversion: Any, base: Path, file: Path) -> Any:
     return model
 
 
-def convert(models: list[Any], pairs: dict[str, Pair], skeleton: Skeleton) -> dict[str, Pair]:
-    """The pairs by the names of the engine's weights. `models`: three converters of the base, which keep what they
-    were given; `skeleton`: of the same. Raises JobError("adapter_invalid").
+def moves_of(models: list[Any], shapes: dict[str, tuple[int, ...]], skeleton: Skeleton) -> dict[str, Move]:
+    """How the engine's weights, by their names, come from weights of these shapes. `models`: three converters of the
+    base, which keep what they were given; `skeleton`: of the same. Raises JobError("adapter_invalid").
     """
-    sources, used = list(pairs.values()), set[int]()
-    converted = {}
-    for number, (name, pair) in enumerate(pairs.items()):
-        stored = [skeleton.as_stored(name, table) for table in tables(number, pair.shape)]
+    listed, moves = list(shapes.values()), dict[str, Move]()
+    for number, (name, shape) in enumerate(shapes.items()):
+        stored = [skeleton.as_stored(name, table) for table in tables(number, shape)]
         for part in stored[0]:
-            for target, rows, columns, ones in _by_rules(models, name, part, [table[part] for table in stored]):
+            for target, *converted in _by_rules(models, name, part, [table[part] for table in stored]):
                 # Some rules write a constant vector beside a weight.
-                if rows.ndim > 1:
-                    converted[target], joined = moved(sources, rows, columns, ones, target)
-                    used |= joined
-    if left := [name for number, name in enumerate(pairs) if number not in used]:
+                if converted[0].ndim > 1:
+                    moves[target] = move_of(listed, tuple(converted), target)
+    used = set[int]().union(*(move.used for move in moves.values()))
+    if left := [name for number, name in enumerate(shapes) if number not in used]:
         # Experts are stacked when all of a layer's have come.
         raise unconvertible(left[0], "the engine reads it only together with others that the adapter does not change")
-    return converted
+    return moves
 
 
 def as_stored(pairs: dict[str, Pair], skeleton: Skeleton) -> dict[str, Pair]:
     """The pairs of a model's weights by the names of its checkpoint's tensors, in their form."""
     sources, stored = list(pairs.values()), {}
+    shapes = [pair.shape for pair in sources]
     for number, (name, pair) in enumerate(pairs.items()):
-        rows, columns, ones = (skeleton.as_stored(name, table) for table in tables(number, pair.shape))
-        for part in rows:
-            stored[part], _ = moved(sources, rows[part], columns[part], ones[part], part)
+        each = [skeleton.as_stored(name, table) for table in tables(number, pair.shape)]
+        for part in each[0]:
+            stored[part] = move_of(shapes, tuple(table[part] for table in each), part).of(sources)
     return stored
 
 
@@ -142,67 +200,3 @@ def _by_rules(models: list[Any], name: str, stored: str, parts: list[torch.Tenso
         if not targets:
             return
         yield targets[0][0], *(tensor for _, tensor in targets)
-
-
-def unconvertible(name: str, why: str) -> JobError:
-    """The error of an adapter whose weight of this name the engine cannot take."""
-    return JobError(
-        "adapter_invalid", f"The adapter's change of {name} cannot be served unmerged: {why[:300]}. Merge the model."
-    )
-
-
-def tables(number: int, shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-    """Three float64 tensors of a weight's shape [outputs, inputs] or [experts, outputs, inputs]: the row of each entry,
-    its column, both with the number of its pair; and ones. A stack's rows continue from expert to expert.
-    """
-    *stack, outputs, inputs = shape
-    lines = torch.arange(outputs * (stack[0] if stack else 1), dtype=torch.float64).reshape(*stack, outputs, 1)
-    rows, columns = lines, torch.arange(inputs, dtype=torch.float64)
-    return (
-        (number * LINES + rows).expand(shape),
-        (number * LINES + columns).expand(shape),
-        torch.ones((), dtype=torch.float64).expand(shape),
-    )
-
-
-def moved(
-    sources: list[Pair], rows: torch.Tensor, columns: torch.Tensor, ones: torch.Tensor, name: str
-) -> tuple[Pair, set[int]]:
-    """The pair of an engine's weight whose entries come from these rows and columns of the sources' weights, and the
-    sources' numbers. `rows`, `columns` and `ones` are the `tables` after the conversion, in the engine's shape. Raises
-    JobError("adapter_invalid") if the conversion mixes rows and columns.
-    """
-    if rows.ndim == 3:
-        parts = [moved(sources, *tables, name) for tables in zip(rows, columns, ones, strict=True)]
-        used = set[int]().union(*(numbers for _, numbers in parts))
-        return Pair(torch.stack([pair.a for pair, _ in parts]), torch.stack([pair.b for pair, _ in parts])), used
-    numbers, scales = (rows[:, 0] / ones[:, 0] // LINES).long(), ones[:, :1]
-    a, b = [], []
-    for number in numbers.unique().tolist():
-        chosen = numbers == number
-        lines = rows[chosen] / ones[chosen] - number * LINES
-        places = columns[chosen] / ones[chosen] - number * LINES
-        if not (ones[chosen] == scales[chosen]).all():
-            raise unconvertible(name, "its rows and columns are mixed")
-        if (lines == lines[:, :1]).all() and (places == places[:1]).all():
-            down, up = _picked(sources[number], lines[:, 0], places[0])
-        elif (lines == lines[:1]).all() and (places == places[:, :1]).all():
-            # Transposed.
-            up, down = (factor.T for factor in _picked(sources[number], lines[0], places[:, 0]))
-        else:
-            raise unconvertible(name, "its rows and columns are mixed")
-        part = torch.zeros(len(numbers), up.shape[1])
-        part[chosen] = up * scales[chosen].float()
-        a.append(down)
-        b.append(part)
-    return Pair(torch.cat(a), torch.cat(b, 1)), set(numbers.tolist())
-
-
-def _picked(pair: Pair, lines: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A with these columns, and B with these rows, of the expert whose rows they are."""
-    line, down, up = lines.long(), pair.a, pair.b
-    if up.ndim == 3:
-        outputs = up.shape[1]
-        expert = int(line[0]) // outputs
-        down, up, line = down[expert], up[expert], line - expert * outputs
-    return down[:, places.long()], up[line]

@@ -5,8 +5,7 @@ from typing import Any, cast
 
 import torch
 
-from trainer.model.adapter_file import Pair
-from trainer.model.adapter_gguf import convert, library, open_base
+from trainer.model.adapter_gguf import library, moves_of, open_base
 from trainer.model.experts import expert_modules, stacked
 from trainer.model.model import decoder_of
 from trainer.model.skeleton import Skeleton
@@ -75,12 +74,8 @@ def _is_read_past(parent: torch.nn.Module, leaf: str) -> bool:
 
 def _is_heard(models: list[Any], skeleton: Skeleton, shapes: dict[str, torch.Size], merged: bool) -> bool:
     """Whether all that these weights become in the engine takes an adapter, or is to be trained at all if `merged`."""
-    pairs = {
-        name: Pair(torch.zeros(*shape[:-2], 1, shape[-1]), torch.zeros(*shape[:-1], 1))
-        for name, shape in shapes.items()
-    }
     try:
-        names = convert(models, pairs, skeleton)
+        names = moves_of(models, {name: tuple(shape) for name, shape in shapes.items()}, skeleton)
     except JobError:
         return merged
     latent = "kv_lora_rank" in models[0].hparams

@@ -79,7 +79,7 @@ class Workspace:
         self.parameters: dict[str, torch.nn.Parameter] = {}
         self.optimizer: torch.optim.AdamW | None = None
         self.limits = Limits()
-        self.pusher = Pusher(spec)
+        self.pusher: Pusher | None = None
 
     # Adapters
 
@@ -134,11 +134,13 @@ class Workspace:
         return self.adapters[name]
 
     def _load(self, lora: Lora, seed: int) -> None:
-        self.model = None
+        # One base at a time has room.
+        self.model = self.pusher = None
         spec = replace(self.spec, lora=lora, start=None)
         base = load_base(spec, self.device, self.dtype)
         torch.manual_seed(seed)
         self.model, self.shape = with_adapter(base, spec), lora
+        self.pusher = Pusher(self.spec, self.model)
         self.parameters = trainable(self.model)
         self.limits = replace(self.limits, documents=None if keeps_apart(self.model) else 1)
 
@@ -351,7 +353,8 @@ class Workspace:
         is returned. Replaces what is there. Raises JobError("adapter_invalid").
         """
         self.activate(name)
-        return self.pusher.write(self.loaded(), out)
+        assert self.pusher
+        return self.pusher.write(out)
 
 
 def _flaw(folder: Path, sha256: str | None) -> bool:

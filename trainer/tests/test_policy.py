@@ -1,5 +1,6 @@
 """Policy training by commands: the losses, groups that share a prompt, adapters in turn, and exact states."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from trainer.model.adapter_gguf import write_adapter_gguf
 from trainer.policy.commands import Commands
 from trainer.policy.data import read_data
 from trainer.policy.losses import LOSSES, truncated_weights
@@ -214,6 +216,22 @@ def test_a_state_goes_on_exactly_and_a_damaged_one_is_not_used(commands, tmp_pat
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     assert fresh.run("load_state", load) == {"fields": None}
     assert fresh.run("load_state", {**load, "path": str(tmp_path / "none")}) == {"fields": None}
+
+
+def test_the_engines_file_follows_each_step_and_adapter(commands, tiny, tmp_path):
+    commands.run("create", {"adapter": "b", "lora": {**LORA, "r": 8}})
+    hashes = set()
+    for place, name in enumerate(["a", "a", "b", "a"]):
+        commands.run("forward_backward", {"adapter": name, "data": data()})
+        commands.run("optim_step", {"adapter": name, "learning_rate": 1e-2})
+        out = tmp_path / str(place)
+        saved = commands.run("save_weights", {"adapter": name, "path": str(out)})
+        write_adapter_gguf(CONVERTERS, tiny, out / "adapter", tmp_path / "whole.gguf", "f16")
+        written = (out / "adapter.gguf").read_bytes()
+        assert written == (tmp_path / "whole.gguf").read_bytes()
+        assert saved == {"gguf": str(out / "adapter.gguf"), "sha256": hashlib.sha256(written).hexdigest()}
+        hashes.add(saved["sha256"])
+    assert len(hashes) == 4
 
 
 def test_other_tokens_may_be_asked_for_in_the_places_of_the_texts_own(commands):
