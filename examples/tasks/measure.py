@@ -59,13 +59,13 @@ def measure(
     conversations = [[row["messages"] for row in part] for part in (rows, unseen)]
     train, validation = (prepare(part, tokenizer, settings.max_length, SilentProtocol()) for part in conversations)
     model = load_model(spec, device, dtype)
-    _, before = score(model, validation, Limits(), device)
+    _, before, _ = score(model, validation, Limits(), device)
     with tempfile.TemporaryDirectory() as folder:
         started, cpu = time.monotonic(), time.process_time()
         loop = Loop(spec, model.train(), tokenizer, train, None, Path(folder), device, SilentProtocol())
         loop.run()
         seconds, cpu = time.monotonic() - started, time.process_time() - cpu
-    _, after = score(model, validation, Limits(), device)
+    _, after, _ = score(model, validation, Limits(), device)
     return {
         "precision": str(dtype).removeprefix("torch."),
         "exact_before": before,
