@@ -17,6 +17,7 @@ import { Downloads } from './downloads.ts'
 import { Futures } from './futures.ts'
 import { checkpointsFolder } from './owned-files.ts'
 import { tinkerRoutes } from './routes.ts'
+import { RunUsage } from './run-usage.ts'
 import { Runs } from './runs.ts'
 import { Samplers } from './samplers.ts'
 import { Tinker } from './service.ts'
@@ -79,8 +80,7 @@ export function createTinkerFeature(context: Context, needs: Needs): Feature {
     bases,
     trainers,
     checkpoints,
-    usage,
-    price: (id) => plans.pricing(id).training_per_million_tokens,
+    usage: new RunUsage({ db, usage, price: (id) => plans.pricing(id).training_per_million_tokens, now }),
     acquireSlot,
     log,
     now,

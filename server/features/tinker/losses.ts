@@ -1,7 +1,7 @@
 // The losses of Tinker's API, and their data as the trainer reads it (trainer/policy/data.py). Each datum has the
 // tokens of its input, and the same number of target tokens, whose probability is asked for at each position.
 import { ApiError } from '../../../contract/errors.ts'
-import type { Datum, Tensor, TrainingRequest } from './wire/messages.ts'
+import { type Datum, type Tensor, type TrainingRequest, writeTrainingOutput } from './wire/messages.ts'
 
 /** Most texts of one request, and most of their tokens. */
 const limits = { data: 1024, tokens: 1_000_000 }
@@ -151,7 +151,7 @@ function values(tensor: Tensor | undefined, dtype: Tensor['dtype'], what: string
 }
 
 /** The log-probabilities of each datum at all its positions; 0 where they were not computed. */
-export function spread({ lengths, computed }: TrainingWork, values: readonly (readonly number[])[]): number[][] {
+function spread({ lengths, computed }: TrainingWork, values: readonly (readonly number[])[]): number[][] {
   return lengths.map((length, place) => {
     const own = values[place] ?? []
     const at = computed[place]
@@ -160,4 +160,23 @@ export function spread({ lengths, computed }: TrainingWork, values: readonly (re
     for (const [index, position] of at.entries()) all[position] = own[index]!
     return all
   })
+}
+
+/** The answer to a client's request for training. */
+export function trainingOutput(work: TrainingWork, { data }: TrainingRequest, answer: Record<string, unknown>): Buffer {
+  const logprobs = spread(work, answer.log_probabilities as number[][])
+  const loss = work.command === 'forward' ? weightedLoss(logprobs, data) : Number(answer.loss)
+  const metrics = {
+    'loss:sum': loss,
+    ...(typeof answer.clipped_share === 'number' && { 'clipped_share:mean': answer.clipped_share }),
+  }
+  return writeTrainingOutput({ logprobs }, metrics, data.length)
+}
+
+/** The cross entropy of what was computed without gradients. */
+function weightedLoss(logprobs: readonly (readonly number[])[], data: TrainingRequest['data']): number {
+  return data.reduce((sum, { inputs }, place) => {
+    const weights = inputs.get('weights')?.values
+    return sum - logprobs[place]!.reduce((part, value, at) => part + value * (weights?.[at] ?? 1), 0)
+  }, 0)
 }

@@ -2,24 +2,24 @@
 // trainer of its base.
 import { randomInt } from 'node:crypto'
 import path from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { ApiError } from '../../../contract/errors.ts'
 import { fromJson } from '../../platform/db/json.ts'
 import type { Db } from '../../platform/db/open.ts'
 import type { Caller } from '../../platform/http/caller.ts'
 import { requireFreeDisk } from '../../platform/storage/free-disk.ts'
-import type { Usage } from '../usage/index.ts'
 import type { Bases } from './bases.ts'
 import type { Checkpoints } from './checkpoints.ts'
 import type { FutureResult, Futures, QueueState } from './futures.ts'
-import { spread, type TrainingWork, trainingWork } from './losses.ts'
+import { trainingOutput, trainingWork } from './losses.ts'
 import { runIdOf } from './names.ts'
+import type { RunUsage } from './run-usage.ts'
 import { Sequence } from './sequence.ts'
 import type { Sessions } from './sessions.ts'
+import { waitForSlot } from './slots.ts'
 import * as store from './store.ts'
 import { loraOf, lostHint, type TrainedRun, type Trainers, type Work } from './trainers.ts'
-import { type TrainingRequest, writeTrainingOutput } from './wire/messages.ts'
+import type { TrainingRequest } from './wire/messages.ts'
 import type { AdamParams, CreateModel, LoadWeights } from './wire/requests.ts'
 
 /** Runs of an account that have not ended. */
@@ -45,16 +45,12 @@ interface Options {
   bases: Bases
   trainers: Trainers
   checkpoints: Checkpoints
-  usage: Pick<Usage, 'add'>
-  /** Price of a million trained tokens. */
-  price(base_model_id: string): number
+  usage: RunUsage
   /** Takes one of the account's slots; undefined if none is free. */
   acquireSlot(account_id: string): Promise<(() => void) | undefined>
   log: Logger
   now(): number
 }
-
-const slotWait_ms = 300
 
 export class Runs {
   private readonly options: Options
@@ -153,7 +149,7 @@ export class Runs {
           return answer
         },
       })
-      await this.count(step.row.id, { trained_tokens: work.tokens })
+      await this.options.usage.count(step.row.id, { trained_tokens: work.tokens })
       return { kind: 'message', bytes: trainingOutput(work, request, answer) }
     })
   }
@@ -182,7 +178,7 @@ export class Runs {
           })
         },
       })
-      await this.count(step.row.id, { step: 1 })
+      await this.options.usage.count(step.row.id, { step: 1 })
       return { kind: 'json', fields: { metrics: { grad_norm: Number(grad_norm) } } }
     })
   }
@@ -217,14 +213,14 @@ export class Runs {
       const { sha256 } = await call('save_state', { adapter: id, path: this.stateFolder(row) })
       await store.updateRun(db, id, { state: 'saved', state_sha256: String(sha256) })
     }
-    await this.meter(id)
+    await this.options.usage.meter(id)
   }
 
   /** The trainer of these runs ended. */
   async markLost(runs: readonly Pick<TrainedRun, 'id'>[], why: string): Promise<void> {
     for (const { id } of runs) {
       await store.updateRun(this.options.db, id, { state: 'lost', problem: `The trainer of this run ${why}.` })
-      await this.meter(id)
+      await this.options.usage.meter(id)
     }
   }
 
@@ -235,7 +231,7 @@ export class Runs {
       await store.updateRun(db, row.id, { state: 'ended' })
       this.sequences.delete(row.id)
       await trainers.drop(trainedRun(row))
-      await this.meter(row.id)
+      await this.options.usage.meter(row.id)
     }
   }
 
@@ -274,12 +270,7 @@ export class Runs {
     work: (step: Step, use: <T>(work: Work<T>) => Promise<T>) => Promise<FutureResult>,
   ): Promise<FutureResult> {
     const { acquireSlot, trainers } = this.options
-    let release = await acquireSlot(account_id)
-    while (!release) {
-      handle.waits({ state: 'paused_rate_limit', reason: 'the account has as many requests and jobs as it may' })
-      await sleep(slotWait_ms, undefined, { signal: handle.signal })
-      release = await acquireSlot(account_id)
-    }
+    const release = await waitForSlot(acquireSlot, account_id, handle)
     try {
       const row = await this.require(account_id, model_id)
       if (row.state === 'ended') throw new ApiError('invalid_request', 'This training run has ended.')
@@ -381,50 +372,6 @@ export class Runs {
     })
   }
 
-  private async count(id: string, { step = 0, trained_tokens = 0 }): Promise<void> {
-    await this.options.db
-      .updateTable('tinker_runs')
-      .set((column) => ({
-        step: column('step', '+', step),
-        trained_tokens: column('trained_tokens', '+', trained_tokens),
-      }))
-      .where('id', '=', id)
-      .execute()
-  }
-
-  /** Writes the trained tokens of a run to the usage. */
-  async meter(id: string): Promise<void> {
-    const { db, usage, price, now } = this.options
-    await db.transaction().execute(async (trx) => {
-      const row = await store.findRunUnscoped(trx, id)
-      if (!row || Number(row.trained_tokens) === 0) return
-      const { account_id, key_id, base_model_id, model_name, metered } = row
-      const trained_tokens = Number(row.trained_tokens)
-      await store.updateRun(trx, id, { trained_tokens: 0, metered: metered + 1 })
-      const time = now()
-      await usage.add(
-        trx,
-        {
-          request_id: `${id}:${metered}`,
-          created_at: time,
-          account_id,
-          key_id,
-          model: model_name,
-          model_id: base_model_id,
-          kind: 'training',
-          finish: 'complete',
-          prompt_tokens: 0,
-          completion_tokens: 0,
-          cached_tokens: 0,
-          trained_tokens,
-          duration_ms: 0,
-          cost: (trained_tokens / 1e6) * price(base_model_id),
-        },
-        time,
-      )
-    })
-  }
-
   private stateFolder(row: Pick<store.RunRow, 'id' | 'session_id'>): string {
     return path.join(this.options.dataDir, runFolder(row), 'state')
   }
@@ -443,21 +390,3 @@ const trainedRun = (row: store.RunRow): TrainedRun => ({
 
 export const otherOptimizer = (type: string): ApiError =>
   new ApiError('parameter_not_supported', `There is no optimizer '${type.slice(0, 100)}' here. There is 'adamw'.`)
-
-function trainingOutput(work: TrainingWork, { data }: TrainingRequest, answer: Record<string, unknown>): Buffer {
-  const logprobs = spread(work, answer.log_probabilities as number[][])
-  const loss = work.command === 'forward' ? weightedLoss(logprobs, data) : Number(answer.loss)
-  const metrics = {
-    'loss:sum': loss,
-    ...(typeof answer.clipped_share === 'number' && { 'clipped_share:mean': answer.clipped_share }),
-  }
-  return writeTrainingOutput({ logprobs }, metrics, data.length)
-}
-
-/** The cross entropy of what was computed without gradients. */
-function weightedLoss(logprobs: readonly (readonly number[])[], data: TrainingRequest['data']): number {
-  return data.reduce((sum, { inputs }, place) => {
-    const weights = inputs.get('weights')?.values
-    return sum - logprobs[place]!.reduce((part, value, at) => part + value * (weights?.[at] ?? 1), 0)
-  }, 0)
-}

@@ -3,7 +3,6 @@
 import { mkdir, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { z } from 'zod'
 import { ApiError } from '../../../contract/errors.ts'
 import { createFairQueue, type FairQueue } from '../../../lib/fair-queue.ts'
 import { newId } from '../../../lib/ids.ts'
@@ -18,9 +17,11 @@ import type { Bases } from './bases.ts'
 import type { Checkpoints } from './checkpoints.ts'
 import type { FutureHandle, FutureResult, Futures } from './futures.ts'
 import { parsePath, samplerIdOf } from './names.ts'
+import { engineFields, outputOf, promptOf, Sampled } from './sample-wire.ts'
 import type { Sessions } from './sessions.ts'
+import { waitForSlot } from './slots.ts'
 import * as store from './store.ts'
-import { type SampleOutput, writeSampleOutput } from './wire/messages.ts'
+import { writeSampleOutput } from './wire/messages.ts'
 import type { CreateSampler, Sample } from './wire/requests.ts'
 
 type Call = (command: string, fields: Record<string, unknown>) => Promise<Record<string, unknown>>
@@ -31,30 +32,10 @@ const ephemeralMax = 16
 const atOnce = { all: 32, account: 24 }
 /** Samples of all requests that the engine has at once: its queue has room for others beside them. */
 const samplesMax = 64
-const slotWait_ms = 300
 /** After so long the engine is asked again whose queue was full. */
 const fullWait_ms = 250
 /** Numbers of the requests of each client of a sampler. */
 const clientSpan = 1_000_000_000
-
-const TopToken = z.object({ token: z.int(), logprob: z.number() })
-const Sampled = z.object({
-  choices: z.array(
-    z.object({
-      tokens: z.array(z.int()),
-      logprobs: z.array(z.number()),
-      top: z.array(z.array(TopToken)).optional(),
-      finish_reason: z.string(),
-    }),
-  ),
-  prompt_logprobs: z.array(z.number().nullable()).optional(),
-  prompt_top: z.array(z.array(TopToken).nullable()).optional(),
-  usage: z.object({
-    prompt_tokens: z.int(),
-    completion_tokens: z.int(),
-    prompt_tokens_details: z.object({ cached_tokens: z.int() }).optional(),
-  }),
-})
 
 interface Options {
   db: Db
@@ -204,12 +185,7 @@ export class Samplers {
     return await this.inTurn(
       caller.account_id,
       async () => {
-        let release = await acquireSlot(caller.account_id)
-        while (!release) {
-          handle.waits({ state: 'paused_rate_limit', reason: 'the account has as many requests and jobs as it may' })
-          await sleep(slotWait_ms, undefined, { signal: handle.signal })
-          release = await acquireSlot(caller.account_id)
-        }
+        const release = await waitForSlot(acquireSlot, caller.account_id, handle)
         const samples = body.num_samples
         while (this.samples > 0 && this.samples + samples > samplesMax)
           await new Promise<void>((resolve) => this.waiting.push(resolve))
@@ -269,10 +245,9 @@ export class Samplers {
     )
     const text = (await readAll(response)).toString('utf8')
     if (response.status !== 200) throw engineError(response.status, text)
-    const { choices, usage: counts, ...of } = Sampled.parse(JSON.parse(text))
+    const sampled = Sampled.parse(JSON.parse(text))
     const prices = pricing(source.base_model_id)
-    const { prompt_tokens, completion_tokens } = counts
-    const cached_tokens = counts.prompt_tokens_details?.cached_tokens ?? 0
+    const { prompt_tokens, completion_tokens, prompt_tokens_details } = sampled.usage
     usage.record({
       request_id,
       created_at,
@@ -283,25 +258,15 @@ export class Samplers {
       kind: 'completion',
       prompt_tokens,
       completion_tokens,
-      cached_tokens,
+      cached_tokens: prompt_tokens_details?.cached_tokens ?? 0,
       duration_ms: Math.round(performance.now() - began),
       first_token_ms: null,
       cost:
         (prompt_tokens * prices.input_per_million_tokens + completion_tokens * prices.output_per_million_tokens) / 1e6,
       finish: 'complete',
     })
-    const output: SampleOutput = {
-      sequences: choices.map(({ tokens, logprobs, top, finish_reason }) => ({
-        stop_reason: finish_reason === 'length' ? 'length' : 'stop',
-        tokens,
-        logprobs,
-        ...(top && { top }),
-      })),
-      ...promptOutput(of, body),
-      cached_tokens,
-    }
     const k = { sampled: body.topk_sample_logprobs, prompt: body.topk_prompt_logprobs }
-    return { kind: 'message', bytes: writeSampleOutput(output, k) }
+    return { kind: 'message', bytes: writeSampleOutput(outputOf(sampled, body), k) }
   }
 
   private maxTokens({ base_model_id }: Source, prompt: number[], { sampling_params }: Sample): number {
@@ -395,62 +360,4 @@ function requireBase(base_model: string | null | undefined): string {
   if (!base_model)
     throw new ApiError('invalid_request', "Say what to sample from: 'base_model', 'model_path' or a sampling session.")
   return base_model
-}
-
-/** The tokens of a prompt. Throws invalid_request, parameter_not_supported. */
-function promptOf(body: Sample): number[] {
-  for (const [field, given] of [
-    ['target_prompt_logprobs', body.target_prompt_logprobs != null],
-    ['prompt_alt_tokens_k', body.prompt_alt_tokens_k > 0],
-    ['record_stability_info', body.record_stability_info === true],
-  ] as const)
-    if (given) throw new ApiError('parameter_not_supported', `'${field}' is not supported here.`)
-  const prompt = body.prompt.chunks.flatMap(({ type, tokens }) => {
-    if (type !== 'encoded_text' || !tokens)
-      throw new ApiError('parameter_not_supported', 'Only tokens can be sampled from here, no pictures and no audio.')
-    return tokens
-  })
-  if (prompt.length === 0) throw new ApiError('invalid_request', 'The prompt has no tokens.')
-  const { prompt_logprobs_last_n: last } = body
-  if (last != null && (!body.prompt_logprobs || last > prompt.length - 1))
-    throw new ApiError(
-      'invalid_request',
-      `'prompt_logprobs_last_n' needs prompt_logprobs, and may be 1 to ${prompt.length - 1} with this prompt.`,
-    )
-  return prompt
-}
-
-/** The body of the engine's route (engine/http/routes/sample.ts). */
-function engineFields(prompt: number[], body: Sample, max_tokens: number) {
-  const { temperature, top_k, top_p, seed, stop } = body.sampling_params
-  const stops = stop == null ? [] : [stop].flat()
-  const numbers = stops.filter((one) => typeof one === 'number')
-  return {
-    prompt,
-    n: body.num_samples,
-    max_tokens,
-    temperature,
-    // The whole vocabulary, whose probabilities are those that are told.
-    top_k: top_k <= 0 ? 0 : Math.min(top_k, 100),
-    top_p,
-    seed: seed ?? null,
-    stop: stops.filter((one) => typeof one === 'string'),
-    ...(numbers.length > 0 && { stop_tokens: numbers }),
-    // No sequence at all stops nothing, not even at the end of an answer.
-    ...(Array.isArray(stop) && stop.length === 0 && { ignore_end: true }),
-    ...(body.topk_sample_logprobs > 0 && { top_logprobs: body.topk_sample_logprobs }),
-    ...((body.prompt_logprobs || body.topk_prompt_logprobs > 0) && { prompt_logprobs: body.topk_prompt_logprobs }),
-  }
-}
-
-function promptOutput(
-  { prompt_logprobs, prompt_top }: Pick<z.infer<typeof Sampled>, 'prompt_logprobs' | 'prompt_top'>,
-  body: Sample,
-): Pick<SampleOutput, 'prompt_logprobs' | 'prompt_top'> {
-  const length = prompt_logprobs?.length ?? 0
-  const first = body.prompt_logprobs_last_n == null ? 0 : length - body.prompt_logprobs_last_n
-  return {
-    ...(body.prompt_logprobs && { prompt_logprobs: prompt_logprobs?.map((value, at) => (at < first ? null : value)) }),
-    ...(body.topk_prompt_logprobs > 0 && { prompt_top: prompt_top?.map((row, at) => (at < first ? null : row)) }),
-  }
 }
