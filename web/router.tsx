@@ -131,8 +131,14 @@ const newJob = createRoute({
 const job = createRoute({
   getParentRoute: () => shell,
   path: '/jobs/$jobId',
-  // `with`: ids of jobs to compare with, with commas between.
-  validateSearch: (search): Texts<'tab' | 'with'> => ({ tab: text(search.tab), with: text(search.with) }),
+  // `with`: ids of jobs to compare with, with commas between. `step`, `split`: of the rollouts.
+  validateSearch: (search): Texts<'tab' | 'with' | 'split'> & { step?: number | undefined } => ({
+    tab: text(search.tab),
+    with: text(search.with),
+    // Held-out prompts are answered before the first step, too.
+    step: search.step === 0 ? 0 : number(search.step),
+    split: text(search.split),
+  }),
   component: lazyRouteComponent(() => import('./pages/job/index.tsx')),
 })
 const playground = createRoute({

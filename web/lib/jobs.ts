@@ -37,8 +37,16 @@ export function useDeleteJob() {
   })
 }
 
-/** The loss that lists and the page of a job show: of the latest step, or of the step whose weights are the result. */
-export const lossOf = ({ metrics }: Pick<Job, 'metrics'>): number | undefined => metrics.loss ?? metrics.train_loss
+/** Whether the job learns from graders: its reward says how well it does, its loss says nothing. */
+export const isReinforcement = ({ resolved_config }: Pick<Job, 'resolved_config'>): boolean =>
+  resolved_config.method_options.objective.value === 'reinforcement'
+
+/**
+ * The loss that lists and the page of a job show: of the latest step, or of the step whose weights are the result. That
+ * of a job that learns from graders says nothing of how well it does.
+ */
+export const lossOf = (job: Pick<Job, 'metrics' | 'resolved_config'>): number | undefined =>
+  isReinforcement(job) ? undefined : (job.metrics.loss ?? job.metrics.train_loss)
 
 const until = (time: string) => formatDuration(Math.max(1, (new Date(time).getTime() - Date.now()) / 1000))
 

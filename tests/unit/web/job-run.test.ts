@@ -114,3 +114,30 @@ test('a long line is thinned without losing its spikes or its end', () => {
   )
   assert.equal(thin(points.slice(0, 50), 100).length, 50)
 })
+
+test('rewards and each grader, and the best held-out reward; steps that are taken again replace what was drawn', () => {
+  const { figures, graders, best } = runOf(
+    events(
+      [1, 'metrics', { step: 0, validation_reward: 0.1, validation_graders: { rule: 0.1 }, best: true }],
+      [2, 'metrics', { step: 1, loss: 0.2, reward: 0.3, graders: { rule: 0.2, style: 0.4 } }],
+      [3, 'metrics', { step: 2, loss: 0.1, reward: 0.9, graders: { rule: 0.8, style: 1 } }],
+      [4, 'metrics', { step: 2, validation_reward: 0.7, validation_graders: { rule: 0.7 }, best: true }],
+      [5, 'metrics', { step: 2, loss: 0.1, reward: 0.5, graders: { rule: 0.5, style: 0.5 } }],
+    ),
+  )
+  const values = (points: { step: number; value: number }[]) => points.map(({ step, value }) => [step, value])
+  assert.deepEqual(values(figures.reward), [
+    [1, 0.3],
+    [2, 0.5],
+  ])
+  assert.deepEqual(Object.keys(graders), ['rule', 'style'])
+  assert.deepEqual(values(graders.rule!.validation), [
+    [0, 0.1],
+    [2, 0.7],
+  ])
+  assert.deepEqual(values(graders.style!.training), [
+    [1, 0.4],
+    [2, 0.5],
+  ])
+  assert.deepEqual([best!.step, best!.value], [2, 0.7])
+})

@@ -5,13 +5,13 @@ import { tunery } from '../../lib/api.ts'
 import { datasetChoice } from '../../lib/datasets.ts'
 import { fieldError } from '../../lib/errors.ts'
 import { plural } from '../../lib/format.ts'
+import { type GraderDraft, GradersForm, graderOf, newDraft } from '../../parts/graders.tsx'
 import { type Choice, Combobox } from '../../ui/choices.tsx'
 import { Disclosure } from '../../ui/disclosure.tsx'
 import { FormError, Notice } from '../../ui/feedback.tsx'
 import { Field, Form, FormButtons, NameField, NumberInput } from '../../ui/field.tsx'
 import { Dialog } from '../../ui/popups.tsx'
 import { Checkbox } from '../../ui/toggles.tsx'
-import { type Draft, GradersForm, graderOf, newDraft } from './graders.tsx'
 
 const fields = ['model', 'baseline', 'dataset', 'name', 'rows']
 
@@ -53,7 +53,7 @@ interface NewEvaluationProps {
 export function NewEvaluation({ of, beside, onClose }: NewEvaluationProps) {
   const [settings, setSettings] = useState<Settings>({ ...defaults, model: of ?? null, baseline: beside ?? null })
   const set = (change: Partial<Settings>) => setSettings((before) => ({ ...before, ...change }))
-  const [drafts, setDrafts] = useState<Draft[]>([newDraft()])
+  const [drafts, setDrafts] = useState<GraderDraft[]>([newDraft()])
   const { model, baseline, dataset, rows, heldOutOnly } = settings
   const choices = useChoices()
   const chosen = choices.data?.datasets.find(({ value }) => value === dataset)
@@ -174,7 +174,7 @@ function Sampling({ settings: { name, temperature, maxTokens }, set, error }: Pa
 }
 
 /** Creates the evaluation, and leads to its page. */
-function useCreate(settings: Settings, drafts: Draft[], held_out_by: string | undefined) {
+function useCreate(settings: Settings, drafts: GraderDraft[], held_out_by: string | undefined) {
   const { model, baseline, dataset, rows, maxTokens, temperature, name } = settings
   const navigate = useNavigate()
   const client = useQueryClient()

@@ -4,7 +4,7 @@ import type { Job, Page } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { isOver, type StreamState, useEvents } from '../../lib/events.ts'
 import { formatNumber, formatProgress } from '../../lib/format.ts'
-import { whenText } from '../../lib/jobs.ts'
+import { isReinforcement, whenText } from '../../lib/jobs.ts'
 import { Sparkline } from '../../ui/bars.tsx'
 import { TextLink } from '../../ui/button.tsx'
 import { Badge, EmptyState, Loaded, Progress, Status } from '../../ui/feedback.tsx'
@@ -51,9 +51,14 @@ function ActiveJob({ listed, live }: { listed: Job; live: boolean }) {
   })
   const current = live ? job : listed
   const { events, state } = useEvents(listed.id, { enabled: live })
-  const losses = useMemo(
-    () => events.flatMap(({ type, data }) => (type === 'metrics' && typeof data?.loss === 'number' ? [data.loss] : [])),
-    [events],
+  // What says how well the job does.
+  const curve = isReinforcement(listed) ? 'reward' : 'loss'
+  const values = useMemo(
+    () =>
+      events.flatMap(({ type, data }) =>
+        type === 'metrics' && typeof data?.[curve] === 'number' ? [data[curve] as number] : [],
+      ),
+    [events, curve],
   )
   const { metrics } = current
   return (
@@ -71,7 +76,9 @@ function ActiveJob({ listed, live }: { listed: Job; live: boolean }) {
         <div className="flex items-center gap-4">
           <Progress value={current.progress} label={`Progress of ${current.name}`} className="min-w-0 flex-1" />
           <span className="w-10 text-right text-sm">{formatProgress(current.progress)}</span>
-          {losses.length > 1 && <Sparkline values={losses} label={`Loss of ${current.name}`} />}
+          {values.length > 1 && (
+            <Sparkline values={values} label={`${curve === 'loss' ? 'Loss' : 'Reward'} of ${current.name}`} />
+          )}
         </div>
       )}
       <p className="flex flex-wrap gap-x-4 text-sm text-muted">
@@ -81,7 +88,14 @@ function ActiveJob({ listed, live }: { listed: Job; live: boolean }) {
             {metrics.steps_total ? ` of ${metrics.steps_total}` : ''}
           </span>
         )}
-        {metrics.loss !== undefined && <span>loss {formatNumber(metrics.loss)}</span>}
+        {metrics[curve] !== undefined && (
+          <span>
+            {curve} {formatNumber(metrics[curve])}
+          </span>
+        )}
+        {metrics.validation_reward !== undefined && (
+          <span>held-out reward {formatNumber(metrics.validation_reward)}</span>
+        )}
         {metrics.validation_loss !== undefined && <span>validation loss {formatNumber(metrics.validation_loss)}</span>}
         {metrics.tokens_per_second !== undefined && <span>{formatNumber(metrics.tokens_per_second)} tokens/s</span>}
         {current.slowed_by && (

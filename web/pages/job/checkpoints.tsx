@@ -4,6 +4,7 @@ import type { Job, JobCheckpoint } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { isOver } from '../../lib/events.ts'
 import { formatCount, formatNumber, plural } from '../../lib/format.ts'
+import { isReinforcement } from '../../lib/jobs.ts'
 import { usePages } from '../../lib/pages.ts'
 import { useMay } from '../../lib/session.ts'
 import { DeployDialog } from '../../parts/deploy.tsx'
@@ -14,9 +15,13 @@ import { Badge, EmptyState, Loaded } from '../../ui/feedback.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { actionsColumn, type Column, Table } from '../../ui/table.tsx'
 import { RelativeTime } from '../../ui/values.tsx'
+import type { Point } from './run.ts'
 
-/** `written`: how many the stream has told of; each new one asks the list again. */
-export function Checkpoints({ job, written }: { job: Job; written: number }) {
+/**
+ * `written`: how many the stream has told of; each new one asks the list again. `rewards`: on held-out prompts, by
+ * step.
+ */
+export function Checkpoints({ job, written, rewards }: { job: Job; written: number; rewards: readonly Point[] }) {
   const mayDeploy = useMay('deployments:write')
   const mayChat = useMay('inference')
   const [deploying, setDeploying] = useState<string>()
@@ -35,13 +40,20 @@ export function Checkpoints({ job, written }: { job: Job; written: number }) {
         </span>
       ),
     },
-    {
-      id: 'loss',
-      header: 'Validation loss',
-      align: 'right',
-      value: ({ validation_loss }) => validation_loss,
-      cell: ({ validation_loss }) => formatNumber(validation_loss, 5),
-    },
+    isReinforcement(job)
+      ? {
+          id: 'reward',
+          header: 'Held-out reward',
+          align: 'right',
+          cell: ({ step }) => formatNumber(rewards.find((point) => point.step === step)?.value),
+        }
+      : {
+          id: 'loss',
+          header: 'Validation loss',
+          align: 'right',
+          value: ({ validation_loss }) => validation_loss,
+          cell: ({ validation_loss }) => formatNumber(validation_loss, 5),
+        },
     {
       id: 'model',
       header: 'Model',

@@ -2,7 +2,8 @@ import { ChartLine } from 'lucide-react'
 import { useEffect, useMemo, useState } from 'react'
 import type { Job } from '../../../sdk/index.ts'
 import { isOver, type StreamState } from '../../lib/events.ts'
-import { formatBytes, formatDuration, formatNumber, formatPercent } from '../../lib/format.ts'
+import { formatDuration } from '../../lib/format.ts'
+import { isReinforcement } from '../../lib/jobs.ts'
 import { Chart } from '../../ui/chart.tsx'
 import type { Series } from '../../ui/chart-plot.ts'
 import { Slider } from '../../ui/choices.tsx'
@@ -11,8 +12,9 @@ import { EmptyState, Skeleton } from '../../ui/feedback.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { Segments } from '../../ui/toggles.tsx'
 import { type Compared, othersMax, useCompared } from './compared.ts'
+import { type Figure, figures } from './figures.ts'
 import { AddJob, Others } from './others.tsx'
-import { type FigureName, type Point, type Run, smooth, thin } from './run.ts'
+import { type Point, type Run, smooth, thin } from './run.ts'
 
 interface View {
   x: 'step' | 'seconds'
@@ -66,7 +68,9 @@ export default function Curves({
   const ids = [...new Set(compared)].slice(0, othersMax)
   const others = useCompared(ids)
   const drawn = useDrawn(job, run, others)
-  if (run.loss.length === 0 && others.length === 0) return <NoCurves job={job} state={state} />
+  const learnsFromGraders = isReinforcement(job)
+  const nothing = run.loss.length === 0 && run.figures.validation_reward.length === 0
+  if (nothing && others.length === 0) return <NoCurves job={job} state={state} />
   const x = view.x === 'step' ? 'Step' : 'Training time'
   const shared = { xLabel: x, formatX: view.x === 'step' ? undefined : formatDuration, sync: `job ${job.id} ${view.x}` }
   return (
@@ -112,14 +116,18 @@ export default function Curves({
           {others.length > 0 && (
             <Others others={others} onRemove={(id) => onCompare(ids.filter((each) => each !== id))} />
           )}
-          <LossChart drawn={drawn} view={view} shared={shared} />
+          <MainChart main={learnsFromGraders ? rewardChart : lossChart} drawn={drawn} view={view} shared={shared} />
           <p className="text-sm text-muted">
-            Drag to zoom. The pale line is the loss of each step, the strong line its moving average. Validation loss is
-            measured on held-out rows at each evaluation.
+            {learnsFromGraders
+              ? 'Drag to zoom. The pale line is the mean score of the answers of each step, the strong line its ' +
+                'moving average. The held-out reward is measured on prompts that the model does not train on.'
+              : 'Drag to zoom. The pale line is the loss of each step, the strong line its moving average. ' +
+                'Validation loss is measured on held-out rows at each evaluation.'}
           </p>
         </div>
       </Card>
       <div className="grid grid-cols-[minmax(0,1fr)] gap-4 lg:grid-cols-2">
+        {Object.keys(run.graders).length > 1 && <GradersChart run={run} view={view} shared={shared} />}
         {figures.map((figure) => (
           <FigureChart key={figure.title} figure={figure} drawn={drawn} view={view} shared={shared} />
         ))}
@@ -185,33 +193,55 @@ function linesOf(
   ]
 }
 
-function LossChart({ drawn, view, shared }: { drawn: readonly Drawn[]; view: View; shared: Shared }) {
+interface Main {
+  title: string
+  training: string
+  validation: string
+  pointsOf: (run: Run) => { training: readonly Point[]; validation: readonly Point[] }
+}
+const lossChart: Main = {
+  title: 'Loss',
+  training: 'Training loss',
+  validation: 'Validation loss',
+  pointsOf: ({ loss, figures }) => ({ training: loss, validation: figures.validation_loss }),
+}
+const rewardChart: Main = {
+  title: 'Reward',
+  training: 'Training reward',
+  validation: 'Held-out reward',
+  pointsOf: ({ figures }) => ({ training: figures.reward, validation: figures.validation_reward }),
+}
+
+/** What the job is about: its loss, or its reward. */
+function MainChart({ main, drawn, view, shared }: { main: Main; drawn: readonly Drawn[]; view: View; shared: Shared }) {
   const several = drawn.length > 1
   const series = useMemo(
     () =>
       drawn.flatMap(({ name, run, color }): Series[] => {
-        const training = several ? name : view.smoothing > 0 ? 'Training loss (smoothed)' : 'Training loss'
-        const validation = several ? `${name}, validation` : 'Validation loss'
-        const { validation_loss } = run.figures
+        const training = several ? name : view.smoothing > 0 ? `${main.training} (smoothed)` : main.training
+        const points = main.pointsOf(run)
         return [
-          ...linesOf(run.loss, view, { name: training, color, smoothed: true }),
-          ...linesOf(validation_loss, view, {
-            name: validation,
+          ...linesOf(points.training, view, { name: training, color, smoothed: true }),
+          ...linesOf(points.validation, view, {
+            name: several ? `${name}, validation` : main.validation,
             color: several ? color : 2,
             dash: several,
             points: true,
           }),
         ]
       }),
-    [drawn, several, view],
+    [main, drawn, several, view],
   )
-  const marks = useMemo(() => (several || !drawn[0] ? [] : marksOf(drawn[0].run, view)), [drawn, several, view])
+  const marks = useMemo(
+    () => (several || !drawn[0] ? [] : marksOf(drawn[0].run, main, view)),
+    [main, drawn, several, view],
+  )
   return (
     <Chart
-      title="Loss"
+      title={main.title}
       series={series}
       {...shared}
-      yLabel={view.scale === 'log' ? 'Loss, log scale' : 'Loss'}
+      yLabel={view.scale === 'log' ? `${main.title}, log scale` : main.title}
       log={view.scale === 'log'}
       height={340}
       marks={marks}
@@ -219,96 +249,48 @@ function LossChart({ drawn, view, shared }: { drawn: readonly Drawn[]; view: Vie
   )
 }
 
+/** The mean score of each grader, where there are several. */
+function GradersChart({ run, view, shared }: { run: Run; view: View; shared: Shared }) {
+  const series = useMemo(
+    () =>
+      Object.entries(run.graders).flatMap(([name, { training, validation }], index) => {
+        const color = ((index % 6) + 1) as Color
+        return [
+          ...linesOf(training, view, { name, color, smoothed: true }),
+          ...linesOf(validation, view, { name: `${name}, held-out`, color, dash: true, points: true }),
+        ]
+      }),
+    [run, view],
+  )
+  return (
+    <Card
+      title={
+        <>
+          Graders <Help word="the reward of each grader">Mean score of each grader; the reward is their mean.</Help>
+        </>
+      }
+    >
+      <Chart title="Graders" series={series} {...shared} height={190} />
+    </Card>
+  )
+}
+
 /** Pixels that a mark with its label takes, about. */
 const mark_px = 110
 
 /** The best evaluation, and where epochs begin: as many as have room. */
-function marksOf({ loss, epochs, best, figures: { validation_loss } }: Run, { x }: View) {
-  const end = loss.at(-1)?.[x] ?? 0
+function marksOf(run: Run, main: Main, { x }: View) {
+  const { epochs, best } = run
+  const { training, validation } = main.pointsOf(run)
+  const end = training.at(-1)?.[x] ?? 0
   const gap = (end * mark_px) / Math.min(1100, innerWidth)
-  const marks = best && validation_loss.length > 2 ? [{ x: best[x], label: 'best' }] : []
+  const marks = best && validation.length > 2 ? [{ x: best[x], label: 'best' }] : []
   for (const each of epochs) {
     if (marks.every((mark) => Math.abs(mark.x - each[x]) >= gap) && end - each[x] >= gap / 2)
       marks.push({ x: each[x], label: `epoch ${each.epoch}` })
   }
   return marks
 }
-
-interface Figure {
-  title: string
-  help: string
-  lines: { name: FigureName; label: string; points?: boolean | undefined }[]
-  format?: (value: number) => string
-  /** As noisy as the loss. */
-  noisy?: boolean
-}
-
-/** An axis around a constant reaches beyond what a share can be. */
-const formatShare = (value: number) => (value < 0 || value > 1 ? '' : formatPercent(value))
-
-const figures: readonly Figure[] = [
-  {
-    title: 'Reward margin',
-    help:
-      'How much more the model prefers the chosen answers over the rejected ones than before training. It ' +
-      'should rise.',
-    lines: [
-      { name: 'reward_margin', label: 'Training' },
-      { name: 'validation_reward_margin', label: 'Validation', points: true },
-    ],
-    noisy: true,
-  },
-  {
-    title: 'Reward accuracy',
-    help: 'Share of preferences where the model favors the chosen answer.',
-    lines: [
-      { name: 'reward_accuracy', label: 'Training' },
-      { name: 'validation_reward_accuracy', label: 'Validation', points: true },
-    ],
-    format: formatShare,
-    noisy: true,
-  },
-  {
-    title: 'Learning rate',
-    help: 'How far each step moves the weights. It warms up first, then decays to 0.',
-    lines: [{ name: 'learning_rate', label: 'Learning rate' }],
-  },
-  {
-    title: 'Gradient norm',
-    help:
-      'Size of the weight update before clipping at 1. Spikes point to unusual rows or a learning rate that is ' +
-      'too high.',
-    lines: [{ name: 'grad_norm', label: 'Gradient norm' }],
-    noisy: true,
-  },
-  {
-    title: 'Tokens per second',
-    help: 'Training speed. It drops while other programs or requests use the processor.',
-    lines: [{ name: 'tokens_per_second', label: 'Tokens per second' }],
-    format: (value) => formatNumber(value, 3),
-  },
-  {
-    title: 'Memory',
-    help: 'Memory that the training holds: of the GPU, or on a machine without one of the machine.',
-    lines: [{ name: 'memory_mb', label: 'Memory' }],
-    format: (value) => formatBytes(value * 1e6),
-  },
-  {
-    title: 'Busy cores',
-    help: 'Processor cores that the training keeps busy. Fewer than usual: other programs or requests take them.',
-    lines: [{ name: 'cpu_cores', label: 'Busy cores' }],
-    format: (value) => formatNumber(value, 3),
-  },
-  {
-    title: 'Held-out accuracy',
-    help: 'Share of tokens that were the model’s first choice, and of rows where every token was.',
-    lines: [
-      { name: 'validation_accuracy', label: 'Tokens', points: true },
-      { name: 'validation_exact', label: 'Rows', points: true },
-    ],
-    format: formatShare,
-  },
-]
 
 function FigureChart({
   figure,

@@ -5,6 +5,7 @@ import { lazy, type ReactNode, Suspense, useMemo, useRef } from 'react'
 import type { Job, JobEvent } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { type EventsState, isOver, useEvents } from '../../lib/events.ts'
+import { isReinforcement } from '../../lib/jobs.ts'
 import { useMay } from '../../lib/session.ts'
 import { EmptyState, Loaded, Skeleton, SkeletonLines } from '../../ui/feedback.tsx'
 import { Card, Page, Tabs } from '../../ui/layout.tsx'
@@ -12,6 +13,7 @@ import { Actions } from './actions.tsx'
 import { Checkpoints } from './checkpoints.tsx'
 import { isLogged, Log } from './log.tsx'
 import { Result } from './result.tsx'
+import { RolloutBrowser } from './rollouts.tsx'
 import { HighestLossRows } from './rows.tsx'
 import { type Run, RunReader } from './run.ts'
 import { Samples } from './samples.tsx'
@@ -81,9 +83,11 @@ function JobBody({ job }: { job: Job }) {
 }
 
 function Parts({ job, stream, run }: { job: Job; stream: EventsState; run: Run }) {
-  const { tab, with: others } = useSearch({ from: address })
+  const { tab, with: others, step, split } = useSearch({ from: address })
   const navigate = useNavigate()
-  const change = (next: { tab?: string | undefined; with?: string | undefined }) =>
+  const change = (
+    next: Partial<Record<'tab' | 'with' | 'split', string | undefined>> & { step?: number | undefined },
+  ) =>
     navigate({
       to: '/jobs/$jobId',
       params: { jobId: job.id },
@@ -107,9 +111,29 @@ function Parts({ job, stream, run }: { job: Job; stream: EventsState; run: Run }
         </Suspense>
       ),
     },
-    { value: 'samples', label: 'Sample answers', panel: <Samples job={job} samples={run.samples} /> },
-    { value: 'rows', label: 'Highest-loss rows', panel: <HighestLossRows job={job} /> },
-    { value: 'checkpoints', label: 'Checkpoints', panel: <Checkpoints job={job} written={run.checkpoints} /> },
+    ...(isReinforcement(job)
+      ? [
+          {
+            value: 'rollouts',
+            label: 'Rollouts',
+            panel: (
+              <RolloutBrowser
+                job={job}
+                chosen={{ step, split: split === 'validation' || split === 'training' ? split : undefined }}
+                onChoose={change}
+              />
+            ),
+          },
+        ]
+      : [
+          { value: 'samples', label: 'Sample answers', panel: <Samples job={job} samples={run.samples} /> },
+          { value: 'rows', label: 'Highest-loss rows', panel: <HighestLossRows job={job} /> },
+        ]),
+    {
+      value: 'checkpoints',
+      label: 'Checkpoints',
+      panel: <Checkpoints job={job} written={run.checkpoints} rewards={run.figures.validation_reward} />,
+    },
     { value: 'log', label: 'Log', count: countLogged(stream.events), panel: <Log events={stream.events} /> },
     {
       value: 'config',

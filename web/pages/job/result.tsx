@@ -4,7 +4,7 @@ import { useState } from 'react'
 import type { Evaluation, Job } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { formatNumber, formatPercent } from '../../lib/format.ts'
-import { hasValidation } from '../../lib/jobs.ts'
+import { hasValidation, isReinforcement } from '../../lib/jobs.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { useMay } from '../../lib/session.ts'
 import { DeployDialog } from '../../parts/deploy.tsx'
@@ -81,7 +81,10 @@ export function Result({ job }: { job: Job }) {
               <span key="state">
                 Step {step} (best of {steps_trained}){' '}
                 <Help word="the best checkpoint">
-                  It had the lowest validation loss. Later steps made the model worse on rows it had not seen.
+                  {isReinforcement(job)
+                    ? 'It had the highest reward on held-out prompts. Later steps did worse on prompts they did not ' +
+                      'train on.'
+                    : 'It had the lowest validation loss. Later steps made the model worse on rows it had not seen.'}
                 </Help>
               </span>
             ) : (
@@ -94,6 +97,10 @@ export function Result({ job }: { job: Job }) {
               (metrics.validation_accuracy === undefined
                 ? ''
                 : `, ${formatPercent(metrics.validation_accuracy)} of tokens right`),
+          ],
+          metrics.validation_reward !== undefined && [
+            'Held-out reward',
+            `${formatNumber(metrics.validation_reward)} on prompts it did not train on`,
           ],
           metrics.validation_reward_accuracy !== undefined && [
             'Preferences',

@@ -22,6 +22,23 @@ const figureNames = [
   'validation_accuracy',
   'validation_reward_margin',
   'validation_reward_accuracy',
+  'reward',
+  'validation_reward',
+  'answer_tokens',
+  'validation_answer_tokens',
+  'cut_share',
+  'validation_cut_share',
+  'entropy',
+  'clipped_share',
+  'equal_share',
+  'distinct_share',
+  'probability_gap',
+  'grader_failures',
+  'grader_seconds',
+  'grader_seconds_p95',
+  'sampling_seconds',
+  'grading_seconds',
+  'update_seconds',
 ] as const
 export type FigureName = (typeof figureNames)[number]
 
@@ -35,6 +52,8 @@ export interface Sample {
 export interface Run {
   loss: Point[]
   figures: Record<FigureName, Point[]>
+  /** The mean score of each grader, by its name. */
+  graders: Record<string, { training: Point[]; validation: Point[] }>
   /** Steps at which an epoch begins, but for the first. */
   epochs: { step: number; seconds: number; epoch: number }[]
   best?: Point | undefined
@@ -51,6 +70,7 @@ export interface Run {
 const emptyRun = (): Run => ({
   loss: [],
   figures: Object.fromEntries(figureNames.map((name) => [name, []])) as unknown as Run['figures'],
+  graders: {},
   epochs: [],
   samples: [],
   checkpoints: 0,
@@ -132,7 +152,17 @@ export class RunReader {
       const value = numberOf(data[name])
       if (value !== undefined) add(run.figures[name], { step, seconds, value })
     }
-    if (data.best === true) run.best = run.figures.validation_loss.at(-1)
+    for (const [name, split] of [
+      ['graders', 'training'],
+      ['validation_graders', 'validation'],
+    ] as const)
+      for (const [grader, score] of Object.entries((data[name] as Record<string, unknown> | undefined) ?? {})) {
+        const value = numberOf(score)
+        if (value === undefined) continue
+        run.graders[grader] ??= { training: [], validation: [] }
+        add(run.graders[grader][split], { step, seconds, value })
+      }
+    if (data.best === true) run.best = (run.figures.validation_loss.at(-1) ?? run.figures.validation_reward.at(-1))!
     const epoch = numberOf(data.epoch)
     if (epoch !== undefined && epoch > this.#epoch) {
       this.#epoch = epoch

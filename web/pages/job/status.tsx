@@ -9,7 +9,7 @@ import {
   formatProgress,
   formatRelative,
 } from '../../lib/format.ts'
-import { hasValidation, lossOf, secondsOf, whenText } from '../../lib/jobs.ts'
+import { hasValidation, isReinforcement, lossOf, secondsOf, whenText } from '../../lib/jobs.ts'
 import { ExternalLink } from '../../ui/button.tsx'
 import { Help } from '../../ui/disclosure.tsx'
 import { Badge, Notice, Progress, Status } from '../../ui/feedback.tsx'
@@ -143,11 +143,8 @@ function Waiting({ job, run }: { job: Job; run: Run }) {
 }
 
 function Figures({ job, run }: { job: Job; run: Run }) {
-  const { metrics, status } = job
-  const training = status === 'running' || status === 'paused'
+  const { metrics } = job
   const epochs = job.resolved_config.training_config.epochs.value
-  const preferences = job.resolved_config.method_options.objective.value !== 'sft'
-  const validation = metrics.validation_loss ?? (training ? run.figures.validation_loss.at(-1)?.value : undefined)
   return (
     <dl className="grid grid-cols-2 gap-x-6 gap-y-3 pt-1 sm:grid-cols-3 lg:grid-cols-6">
       {isOver(job) ? (
@@ -156,7 +153,7 @@ function Figures({ job, run }: { job: Job; run: Run }) {
         <Stat
           label={<Label text="Time left" />}
           value={timeLeft(job)}
-          note={job.estimated_completion && training ? `until ${clock(job.estimated_completion)}` : undefined}
+          note={job.estimated_completion && isTraining(job) ? `until ${clock(job.estimated_completion)}` : undefined}
         />
       )}
       <Stat
@@ -165,6 +162,30 @@ function Figures({ job, run }: { job: Job; run: Run }) {
         note={metrics.steps_total ? `of ${formatCount(metrics.steps_total)}` : undefined}
       />
       <Stat label={<Label text="Epoch" />} value={job.current_epoch || '–'} note={`of ${epochs}`} />
+      {isReinforcement(job) ? <Rewards job={job} run={run} /> : <Losses job={job} run={run} />}
+      <Stat
+        label={
+          <Label text="Tokens/s" word="a token">
+            A piece of a word. Models read and write tokens; training goes through all of yours once per epoch.
+          </Label>
+        }
+        value={formatCount(metrics.tokens_per_second)}
+        note={job.trained_tokens > 0 ? `${formatCount(job.trained_tokens)} trained` : undefined}
+      />
+    </dl>
+  )
+}
+
+/** While it trains, the last evaluation counts until there is another. */
+const isTraining = ({ status }: Job) => status === 'running' || status === 'paused'
+
+function Losses({ job, run }: { job: Job; run: Run }) {
+  const { metrics } = job
+  const preferences = job.resolved_config.method_options.objective.value !== 'sft'
+  const validation =
+    metrics.validation_loss ?? (isTraining(job) ? run.figures.validation_loss.at(-1)?.value : undefined)
+  return (
+    <>
       <Stat
         label={
           <Label text="Training loss" word="the loss">
@@ -195,16 +216,47 @@ function Figures({ job, run }: { job: Job; run: Run }) {
                 : undefined
         }
       />
+    </>
+  )
+}
+
+/** How well a job does that learns from graders. */
+function Rewards({ job, run }: { job: Job; run: Run }) {
+  const { metrics } = job
+  const reward = metrics.reward ?? run.figures.reward.at(-1)?.value
+  const validation = metrics.validation_reward ?? run.figures.validation_reward.at(-1)?.value
+  const first = run.figures.validation_reward[0]
+  const failures = metrics.grader_failures ?? 0
+  return (
+    <>
       <Stat
         label={
-          <Label text="Tokens/s" word="a token">
-            A piece of a word. Models read and write tokens; training goes through all of yours once per epoch.
+          <Label text="Reward" word="the reward">
+            Mean score of the answers of the step, as the graders gave it. Higher is better.
           </Label>
         }
-        value={formatCount(metrics.tokens_per_second)}
-        note={job.trained_tokens > 0 ? `${formatCount(job.trained_tokens)} trained` : undefined}
+        value={formatNumber(reward)}
+        note={failures > 0 ? `${formatCount(failures)} answers without a score` : 'latest step'}
       />
-    </dl>
+      <Stat
+        label={
+          <Label text="Held-out reward" word="held-out reward">
+            Mean score of the answers to held-out prompts, which the model does not train on. If it stays while the
+            reward rises, the model learns your prompts by heart.
+          </Label>
+        }
+        value={formatNumber(validation)}
+        note={
+          validation === undefined
+            ? hasValidation(job)
+              ? 'not measured yet'
+              : 'no prompts held out'
+            : first?.step === 0
+              ? `${formatNumber(first.value)} before training`
+              : undefined
+        }
+      />
+    </>
   )
 }
 

@@ -4,7 +4,7 @@ import { useState } from 'react'
 import type { Job } from '../../../sdk/index.ts'
 import { isOver } from '../../lib/events.ts'
 import { formatDuration, formatNumber, formatProgress } from '../../lib/format.ts'
-import { actionsOf, lossOf, secondsOf, useDeleteJob, useJobAction, whenText } from '../../lib/jobs.ts'
+import { actionsOf, isReinforcement, lossOf, secondsOf, useDeleteJob, useJobAction, whenText } from '../../lib/jobs.ts'
 import { Sparkline } from '../../ui/bars.tsx'
 import { IconButton } from '../../ui/button.tsx'
 import { Badge, Progress, Status } from '../../ui/feedback.tsx'
@@ -65,7 +65,7 @@ export function columnsOf({
         const values = losses.get(job.id)
         return (
           <span className="inline-flex items-center gap-3">
-            {values && values.length > 1 && (
+            {!isReinforcement(job) && values && values.length > 1 && (
               <Sparkline values={values} label={`Loss of ${job.name}`} className="h-5 w-16 max-[1399px]:hidden" />
             )}
             {formatNumber(lossOf(job), 4)}
@@ -80,7 +80,10 @@ export function columnsOf({
             header: 'Validation',
             align: 'right' as const,
             value: ({ metrics }: Job) => metrics.validation_loss,
-            cell: ({ metrics }: Job) => formatNumber(metrics.validation_loss, 4),
+            cell: ({ metrics }: Job) =>
+              metrics.validation_reward === undefined
+                ? formatNumber(metrics.validation_loss, 4)
+                : `reward ${formatNumber(metrics.validation_reward)}`,
           },
           {
             id: 'created',

@@ -2,16 +2,19 @@ import type { Dataset, JobEstimate } from '../../../sdk/index.ts'
 import { datasetChoice } from '../../lib/datasets.ts'
 import { Combobox } from '../../ui/choices.tsx'
 import { Disclosure } from '../../ui/disclosure.tsx'
-import { changedIn, type Draft, entriesFor } from './draft.ts'
+import { advancedFor, changedIn, type Draft } from './draft.ts'
 import { type GroupName, groupNames, type HyperparameterInfo, type Objective } from './fields.ts'
 import { Setting } from './setting.tsx'
 
-const titles: Record<GroupName, { title: string; text: string }> = {
+const titles = (objective: Objective): Record<GroupName, { title: string; text: string }> => ({
   training_config: { title: 'Training', text: 'Epochs, learning rate and row length.' },
   lora_config: { title: 'Adapter', text: 'The small matrices that LoRA trains. The base stays unchanged.' },
   evaluation_config: { title: 'Evaluation', text: 'Held-out rows, early stopping and sample answers during training.' },
-  method_options: { title: 'Preferences', text: 'How strongly chosen answers are preferred.' },
-}
+  method_options:
+    objective === 'reinforcement'
+      ? { title: 'Reinforcement', text: 'How answers are sampled, and how the model learns from their scores.' }
+      : { title: 'Preferences', text: 'How strongly chosen answers are preferred.' },
+})
 const order: readonly GroupName[] = ['training_config', 'lora_config', 'evaluation_config', 'method_options']
 
 interface AdvancedProps {
@@ -31,7 +34,7 @@ export function Advanced(props: AdvancedProps) {
   return (
     <div className="grid gap-1">
       {order.map((group) => {
-        const entries = entriesFor(group, draft.method, objective)
+        const entries = advancedFor(group, draft.method, objective)
         if (entries.length === 0) return null
         const changed = changedIn(draft, group, objective)
         const wrong = entries.some(({ name }) => errorOf(`config.${group}.${name}`)) || errorOf(`config.${group}`)
@@ -41,7 +44,7 @@ export function Advanced(props: AdvancedProps) {
               open={changed > 0 || Boolean(wrong)}
               summary={
                 <span className="inline-flex flex-wrap items-baseline gap-x-2">
-                  {titles[group].title}
+                  {titles(objective)[group].title}
                   <span className="text-sm font-normal text-muted">
                     {changed > 0 ? `${changed} of ${entries.length} changed` : `${entries.length} settings`}
                   </span>
@@ -71,9 +74,9 @@ function Group(props: AdvancedProps & { group: GroupName }) {
     change({ values: { ...draft.values, [group]: { ...values, [name]: value } } })
   return (
     <div className="grid gap-4">
-      <p className="text-muted">{titles[group].text}</p>
+      <p className="text-muted">{titles(objective)[group].text}</p>
       <div className="grid items-start gap-x-6 gap-y-5 sm:grid-cols-2">
-        {entriesFor(group, draft.method, objective).map((info) => (
+        {advancedFor(group, draft.method, objective).map((info) => (
           <div key={info.name} className={info.type === 'list' ? 'sm:col-span-2' : undefined}>
             <Setting
               info={boundedInfo(info, context_length)}

@@ -169,7 +169,7 @@ const objectiveTexts: Record<Objective, { title: string; text: string }> = {
   kto: { title: 'Ratings (KTO)', text: 'Learns from answers rated good or bad.' },
   reinforcement: {
     title: 'Graders (reinforcement)',
-    text: 'Learns from the scores that graders give its answers. Create it through the API, with its graders.',
+    text: 'Learns from the scores that graders give its own answers.',
   },
 }
 
@@ -205,7 +205,12 @@ export function MethodCard({
             value: each,
             ...methods[each],
             mark: each === methodInfo.default ? 'default' : undefined,
-            disabled: allowed && !allowed.includes(each) ? 'Not enough memory' : undefined,
+            disabled:
+              objective === 'reinforcement' && each === 'full'
+                ? 'Not with graders'
+                : allowed && !allowed.includes(each)
+                  ? 'Not enough memory'
+                  : undefined,
           }))}
         />
         {error && <p className="text-sm text-bad">{error}</p>}

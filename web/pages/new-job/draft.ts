@@ -1,7 +1,8 @@
 // What was chosen so far: kept through a refresh, and turned into the request.
 import { useCallback, useState } from 'react'
 import { randomId } from '../../../sdk/http.ts'
-import type { CreateJobInput, Job } from '../../../sdk/index.ts'
+import type { CreateJobInput, GraderInput, Job } from '../../../sdk/index.ts'
+import { type GraderDraft, graderDraftOf, graderOf, newDraft } from '../../parts/graders.tsx'
 import { type GroupName, groupNames, isFor, type Objective, problemOf } from './fields.ts'
 import { groups, method as methodInfo } from './generated/hyperparameters.ts'
 
@@ -15,6 +16,8 @@ export interface Draft {
   objective?: Objective | undefined
   /** Settings that differ from the default, by group and name. */
   values: Record<GroupName, Record<string, unknown>>
+  /** What scores the answers, where that is what is learned from. */
+  graders: GraderDraft[]
   /** Holds rows out for validation, where the dataset has enough and nothing else is set. */
   hold_out: boolean
   evaluation: string | null
@@ -28,6 +31,7 @@ export const emptyDraft = (): Draft => ({
   dataset_id: null,
   method: 'lora',
   values: { method_options: {}, lora_config: {}, training_config: {}, evaluation_config: {} },
+  graders: [newDraft()],
   hold_out: true,
   evaluation: null,
   name: '',
@@ -38,7 +42,8 @@ export const emptyDraft = (): Draft => ({
 /** The settings of a job, to begin with. */
 export function draftOf(job: Job): Draft {
   const { method = 'lora', ...config } = job.config
-  const { objective, ...method_options } = config.method_options ?? {}
+  const { objective, grader, graders, ...method_options } = config.method_options ?? {}
+  const given = (grader ? [grader] : graders) as GraderInput[] | undefined
   return {
     ...emptyDraft(),
     model_id: job.model_id,
@@ -51,6 +56,7 @@ export function draftOf(job: Job): Draft {
       training_config: { ...config.training_config },
       evaluation_config: { ...config.evaluation_config },
     },
+    ...(given && { graders: given.map(graderDraftOf) }),
     // A clone trains as its job did.
     hold_out: false,
     evaluation: job.evaluation,
@@ -118,17 +124,43 @@ export function forgetDraft(): void {
 const isSet = (value: unknown): boolean =>
   value !== undefined && value !== null && value !== '' && !(Array.isArray(value) && value.length === 0)
 
+/** Settings without effect where answers are scored instead of learned. */
+const notForGraders = new Set(['max_length', 'sample_prompts', 'keep_checkpoints'])
+
 /** The settings of a group that count for this method and objective. */
 export const entriesFor = (group: GroupName, method: Method, objective: Objective) =>
   group === 'lora_config' && method === 'full'
     ? []
     : groups
         .find(({ name }) => name === group)!
-        .entries.filter((info) => info.name !== 'objective' && isFor(info, objective))
+        .entries.filter(
+          (info) =>
+            info.name !== 'objective' &&
+            isFor(info, objective) &&
+            !(objective === 'reinforcement' && notForGraders.has(info.name)),
+        )
 
-/** How many settings differ from the default. */
+/** Settings of graders that stand beside them. */
+export const besideGraders = ['group_size', 'max_tokens']
+
+/** The settings that are under Advanced. */
+export const advancedFor = (group: GroupName, method: Method, objective: Objective) =>
+  entriesFor(group, method, objective).filter(({ name }) => !besideGraders.includes(name))
+
+/** How many settings under Advanced differ from the default. */
 export const changedIn = (draft: Draft, group: GroupName, objective: Objective): number =>
-  entriesFor(group, draft.method, objective).filter(({ name }) => isSet(draft.values[group][name])).length
+  advancedFor(group, draft.method, objective).filter(({ name }) => isSet(draft.values[group][name])).length
+
+export const gradersPath = 'config.method_options.graders'
+
+/** The graders as they are sent; or what is wrong with one. */
+function gradersOf({ graders }: Draft): GraderInput[] | { problem: string } {
+  try {
+    return graders.map(graderOf)
+  } catch (error) {
+    return { problem: (error as Error).message }
+  }
+}
 
 /** What is wrong with the settings, by their path in the request. */
 export function problemsOf(draft: Draft, objective: Objective): Map<string, string> {
@@ -138,6 +170,8 @@ export function problemsOf(draft: Draft, objective: Objective): Map<string, stri
       const problem = problemOf(info, draft.values[group][info.name] ?? undefined)
       if (problem) found.set(`config.${group}.${info.name}`, problem)
     }
+  const graders = objective === 'reinforcement' ? gradersOf(draft) : []
+  if (!Array.isArray(graders)) found.set(gradersPath, graders.problem)
   return found
 }
 
@@ -164,6 +198,10 @@ export function requestOf(draft: Draft, objective: Objective, rows?: number): Cr
       }),
     )
     if (group === 'method_options' && objective !== 'sft') values.objective = objective
+    if (group === 'method_options' && objective === 'reinforcement') {
+      const graders = gradersOf(draft)
+      if (Array.isArray(graders)) values.graders = graders
+    }
     if (group === 'evaluation_config' && draft.hold_out && canHoldOut(draft, rows))
       values.validation_split = heldOutShare
     if (Object.keys(values).length > 0) config[group] = values

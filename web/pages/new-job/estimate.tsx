@@ -5,7 +5,16 @@ import { type ReactNode, useEffect, useState } from 'react'
 import { type CreateJobInput, isTuneryError, type JobEstimate, TuneryError } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { classes } from '../../lib/classes.ts'
-import { formatBytes, formatCount, formatDuration, formatMoney, formatNumber, none, plural } from '../../lib/format.ts'
+import {
+  formatBytes,
+  formatCompact,
+  formatCount,
+  formatDuration,
+  formatMoney,
+  formatNumber,
+  none,
+  plural,
+} from '../../lib/format.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { Button, TextLink } from '../../ui/button.tsx'
 import { Notice, Progress } from '../../ui/feedback.tsx'
@@ -54,22 +63,34 @@ export function EstimateCard({
   estimate: { query, measuring, isOld },
   datasetId,
   ready,
+  isBound,
   children,
 }: {
   estimate: ReturnType<typeof useEstimate>
   datasetId: string | null
   /** Whether model and data are chosen. */
   ready: boolean
+  /** Whether nothing is tried, and the figures are the most that there can be. */
+  isBound: boolean
   /** What begins the job. */
   children: ReactNode
 }) {
   const error = measuring && !isPassing(query.error) ? null : query.error
   return (
-    <Card title="Estimate" description="Measured by running a few steps on this machine.">
+    <Card
+      title="Estimate"
+      description={
+        isBound
+          ? 'Upper bounds: how long the answers become is what is learned.'
+          : 'Measured by running a few steps on this machine.'
+      }
+    >
       <div className="grid grid-cols-1 gap-4">
         <p role="status" className="flex min-h-5 items-center gap-2 text-sm text-muted">
           {!ready ? (
             'Choose a dataset to see time, cost and memory.'
+          ) : measuring && isBound ? (
+            'Computing…'
           ) : measuring ? (
             <>
               <LoaderCircle aria-hidden className="size-4 animate-spin" />
@@ -77,7 +98,7 @@ export function EstimateCard({
             </>
           ) : query.data && isOld ? (
             'For the previous settings.'
-          ) : query.data && !error ? (
+          ) : query.data && !error && !isBound ? (
             'With nothing else running on this machine.'
           ) : (
             ''
@@ -86,7 +107,11 @@ export function EstimateCard({
         {error && <EstimateError error={error} datasetId={datasetId} retry={() => void query.refetch()} />}
         {query.data && !error && ready && (
           <div className={classes('transition-opacity', (measuring || isOld) && 'opacity-50')} aria-busy={measuring}>
-            <Figures estimate={query.data} datasetId={datasetId} />
+            {typeof query.data.generated_tokens_max === 'number' ? (
+              <Bounds estimate={query.data} />
+            ) : (
+              <Figures estimate={query.data} datasetId={datasetId} />
+            )}
           </div>
         )}
         {children}
@@ -132,28 +157,70 @@ export function InvalidRows({ count, datasetId }: { count: number | undefined; d
 }
 
 function Figures({ estimate, datasetId }: { estimate: JobEstimate; datasetId: string | null }) {
-  const {
-    fits,
-    pauses_serving,
-    seconds,
-    price,
-    peak_memory_mb,
-    available_memory_mb,
-    devices,
-    tokens,
-    steps,
-    rows,
-    tokens_per_second,
-  } = estimate
+  const { seconds, price, tokens, steps, rows, tokens_per_second } = estimate
   const { cut_rows, no_learned_rows, resolved_config } = estimate
   const max_length = resolved_config.training_config.max_length.value
-  const share = available_memory_mb > 0 ? peak_memory_mb / available_memory_mb : 1
   return (
     <div className="grid grid-cols-1 gap-4">
       <dl className="grid grid-cols-2 gap-4">
         <Stat label="Time" value={seconds === null ? none : `~${formatDuration(seconds)}`} />
         <Stat label="Cost" value={price ? formatMoney(price.amount, price.currency) : none} />
       </dl>
+      <Memory estimate={estimate} />
+      <dl className="grid gap-1">
+        <Figure name="Rows" value={formatCount(rows)} />
+        <Figure name="Steps" value={formatCount(steps)} />
+        <Figure name="Tokens (all epochs)" value={formatCount(tokens)} />
+        <Figure
+          name="Speed"
+          value={tokens_per_second === null ? none : `${formatNumber(tokens_per_second)} tokens/s`}
+        />
+      </dl>
+      {cut_rows !== null && cut_rows > 0 && datasetId && (
+        <Notice tone="warn" title={`${plural(cut_rows, 'row')} will be truncated at ${formatCount(max_length)} tokens`}>
+          {no_learned_rows
+            ? `${plural(no_learned_rows, 'row')} of them would be left without an answer and are skipped. `
+            : ''}
+          <TextLink to="/datasets/$datasetId" params={{ datasetId }} search={{ length: max_length }}>
+            Show rows
+          </TextLink>
+        </Notice>
+      )}
+    </div>
+  )
+}
+
+/** The most that a job can take that learns from graders. */
+function Bounds({ estimate }: { estimate: JobEstimate }) {
+  const { steps, rows, generated_tokens_max, seconds_max, resolved_config } = estimate
+  const { method_options, training_config } = resolved_config
+  const answers = training_config.batch_size.value * method_options.group_size.value
+  return (
+    <div className="grid grid-cols-1 gap-4">
+      <dl className="grid grid-cols-2 gap-4">
+        <Stat label="Generated tokens" value={`≤ ${formatCompact(generated_tokens_max)}`} />
+        <Stat
+          label="Time"
+          value={typeof seconds_max === 'number' ? `≤ ${formatDuration(seconds_max)}` : none}
+          note={typeof seconds_max === 'number' ? 'at the rate of earlier jobs' : 'known after a first job'}
+        />
+      </dl>
+      <Memory estimate={estimate} />
+      <dl className="grid gap-1">
+        <Figure name="Prompts" value={formatCount(rows)} />
+        <Figure name="Steps" value={formatCount(steps)} />
+        <Figure name="Answers a step" value={formatCount(answers)} />
+        <Figure name="Max tokens an answer" value={formatCount(method_options.max_tokens.value)} />
+      </dl>
+    </div>
+  )
+}
+
+function Memory({ estimate }: { estimate: JobEstimate }) {
+  const { fits, pauses_serving, peak_memory_mb, available_memory_mb, devices } = estimate
+  const share = available_memory_mb > 0 ? peak_memory_mb / available_memory_mb : 1
+  return (
+    <>
       <div className="grid gap-1">
         <div className="flex justify-between gap-4">
           <span className="text-muted">Peak memory</span>
@@ -179,26 +246,7 @@ function Figures({ estimate, datasetId }: { estimate: JobEstimate; datasetId: st
           Try a smaller batch size or max length, QLoRA, or a smaller model.
         </Notice>
       )}
-      <dl className="grid gap-1">
-        <Figure name="Rows" value={formatCount(rows)} />
-        <Figure name="Steps" value={formatCount(steps)} />
-        <Figure name="Tokens (all epochs)" value={formatCount(tokens)} />
-        <Figure
-          name="Speed"
-          value={tokens_per_second === null ? none : `${formatNumber(tokens_per_second)} tokens/s`}
-        />
-      </dl>
-      {cut_rows !== null && cut_rows > 0 && datasetId && (
-        <Notice tone="warn" title={`${plural(cut_rows, 'row')} will be truncated at ${formatCount(max_length)} tokens`}>
-          {no_learned_rows
-            ? `${plural(no_learned_rows, 'row')} of them would be left without an answer and are skipped. `
-            : ''}
-          <TextLink to="/datasets/$datasetId" params={{ datasetId }} search={{ length: max_length }}>
-            Show rows
-          </TextLink>
-        </Notice>
-      )}
-    </div>
+    </>
   )
 }
 

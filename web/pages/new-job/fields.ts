@@ -68,3 +68,7 @@ export function isFor({ description }: HyperparameterInfo, objective: Objective)
   const begin = /^For ([^:]+):/.exec(description)?.[1]
   return begin === undefined || begin.includes(`\`${objective}\``)
 }
+
+/** The description of a setting that is shown for its one objective alone: without the name of that. */
+export const shownDescription = ({ description }: HyperparameterInfo): string =>
+  description.replace(/^For `\w+`: (.)/, (_, first: string) => first.toUpperCase())

@@ -16,9 +16,10 @@ import { Card, Page } from '../../ui/layout.tsx'
 import { Checkbox } from '../../ui/toggles.tsx'
 import { Advanced, changedCount } from './advanced.tsx'
 import { DataCard, EvaluationField, MethodCard, ModelCard } from './choose.tsx'
-import { canHoldOut, type Draft, heldOutOf, heldOutShare } from './draft.ts'
+import { canHoldOut, type Draft, gradersPath, heldOutOf, heldOutShare } from './draft.ts'
 import { EstimateCard, InvalidRows } from './estimate.tsx'
 import { type Choices, type JobForm, rowsOf, useForm } from './form.ts'
+import { GradersCard } from './graders.tsx'
 import { samplesOf } from './samples.ts'
 
 const back = { to: '/jobs', label: 'Jobs' }
@@ -127,6 +128,14 @@ function Steps({ form }: { form: JobForm }) {
         onObjective={(next) => change({ objective: next })}
         error={errorOf('config.method') ?? errorOf('config.method_options.objective')}
       />
+      {objective === 'reinforcement' && (
+        <GradersCard
+          draft={draft}
+          change={change}
+          errorOf={errorOf}
+          estimate={estimate.isOld ? undefined : estimate.query.data}
+        />
+      )}
       <Card
         title="Advanced"
         description={
@@ -163,12 +172,20 @@ function Steps({ form }: { form: JobForm }) {
 }
 
 /** What the job takes, and its start. */
-function Start({ form: { estimate, draft, complete, problems, create, choices, start } }: { form: JobForm }) {
+function Start({ form }: { form: JobForm }) {
+  const { estimate, draft, complete, problems, create, choices, start, objective } = form
   const { data } = choices.dataset
+  const settings = [...problems.keys()].filter((path) => path !== gradersPath).length
   return (
-    <EstimateCard estimate={estimate} datasetId={draft.dataset_id} ready={complete}>
+    <EstimateCard
+      estimate={estimate}
+      datasetId={draft.dataset_id}
+      ready={complete}
+      isBound={objective === 'reinforcement'}
+    >
       <Form onSubmit={start}>
-        {problems.size > 0 && <Notice tone="bad">Fix {plural(problems.size, 'setting')} under Advanced.</Notice>}
+        {problems.has(gradersPath) && <Notice tone="bad">Fix the graders.</Notice>}
+        {settings > 0 && <Notice tone="bad">Fix {plural(settings, 'setting')}.</Notice>}
         <FormError error={create.error} title="Could not start the job" />
         <Button
           variant="primary"

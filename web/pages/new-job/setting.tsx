@@ -5,7 +5,7 @@ import { settingLabel } from '../../lib/jobs.ts'
 import { Button, IconButton } from '../../ui/button.tsx'
 import { Select } from '../../ui/choices.tsx'
 import { Field, Input, NumberInput, Textarea } from '../../ui/field.tsx'
-import { defaultOf, type HyperparameterInfo, numberOf, rangeOf } from './fields.ts'
+import { defaultOf, type HyperparameterInfo, numberOf, rangeOf, shownDescription } from './fields.ts'
 
 /** A text with `code` in backticks. */
 const rich = (text: string): ReactNode =>
@@ -45,7 +45,7 @@ export function Setting({ info, value, onChange, error, inForce, control }: Sett
   )
   const help = (
     <>
-      {rich(info.description)}{' '}
+      {rich(shownDescription(info))}{' '}
       <span className="text-ink">
         Default: {rich(defaultOf(info))}
         {range && !info.choices && `. ${range}`}.

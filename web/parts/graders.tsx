@@ -1,17 +1,19 @@
+// Graders in a form: of an evaluation, and of a job that learns from them.
 import { Plus, Trash2 } from 'lucide-react'
-import { similarityMetrics } from '../../../contract/graders.ts'
-import type { GraderInput } from '../../../sdk/index.ts'
-import { Button, IconButton } from '../../ui/button.tsx'
-import { type Choice, Select } from '../../ui/choices.tsx'
-import { Disclosure } from '../../ui/disclosure.tsx'
-import { Field, Input, NumberInput, Textarea } from '../../ui/field.tsx'
+import type { ReactNode } from 'react'
+import { similarityMetrics } from '../../contract/graders.ts'
+import type { GraderInput } from '../../sdk/index.ts'
+import { Button, IconButton } from '../ui/button.tsx'
+import { type Choice, Select } from '../ui/choices.tsx'
+import { Disclosure } from '../ui/disclosure.tsx'
+import { Field, Input, NumberInput, Textarea } from '../ui/field.tsx'
 
 type Of<T extends GraderInput['type']> = Extract<GraderInput, { type: T }>
 type Operation = Of<'string_check'>['operation']
 type Metric = Of<'text_similarity'>['evaluation_metric']
 
 /** A grader while it is written; texts that are JSON are read when it is sent. */
-export interface Draft {
+export interface GraderDraft {
   type: string
   name: string
   input: string
@@ -48,7 +50,7 @@ const kinds: Choice[] = [
   { value: 'json', label: 'Custom JSON', note: 'All other graders: contains, tool_call, multi' },
 ]
 
-export const newDraft = (): Draft => ({
+export const newDraft = (): GraderDraft => ({
   type: 'string_check',
   name: 'exact match',
   input: '{{sample.output_text}}',
@@ -87,7 +89,7 @@ function parsed<T extends object>(text: string, what: string): T {
 }
 
 /** The grader as the API takes it. Throws an Error that names what cannot be read. */
-export function graderOf(draft: Draft): GraderInput {
+export function graderOf(draft: GraderDraft): GraderInput {
   const { type, name, input, reference, threshold } = draft
   const judge = { name, model: draft.model, input: [{ role: 'user' as const, content: draft.instruction }] }
   switch (type) {
@@ -115,27 +117,88 @@ export function graderOf(draft: Draft): GraderInput {
   }
 }
 
+/** What the form has fields for of a grader. */
+function fieldsOf(grader: GraderInput): Partial<GraderDraft> {
+  const threshold = 'pass_threshold' in grader ? (grader.pass_threshold ?? null) : newDraft().threshold
+  switch (grader.type) {
+    case 'string_check':
+      return { input: grader.input, reference: grader.reference, operation: grader.operation }
+    case 'text_similarity':
+      return { input: grader.input, reference: grader.reference, metric: grader.evaluation_metric, threshold }
+    case 'json_equal':
+      return {
+        ...(grader.input !== undefined && { input: grader.input }),
+        ...(grader.reference !== undefined && { reference: grader.reference }),
+        fields: grader.fields?.join(', ') ?? '',
+      }
+    case 'json_schema':
+      return { ...(grader.input !== undefined && { input: grader.input }), schema: JSON.stringify(grader.schema) }
+    case 'regex':
+      return { ...(grader.input !== undefined && { input: grader.input }), pattern: grader.pattern }
+    case 'label_model':
+      return { ...judgeOf(grader), labels: grader.labels.join(', '), passing: grader.passing_labels.join(', ') }
+    case 'score_model':
+      return { ...judgeOf(grader), threshold: grader.pass_threshold ?? null }
+    case 'python':
+      return { source: grader.source, threshold }
+    case 'endpoint':
+      return { url: grader.url, threshold }
+    default:
+      return {}
+  }
+}
+
+const judgeOf = ({ model, input }: Of<'label_model'> | Of<'score_model'>): Partial<GraderDraft> => ({
+  model,
+  instruction: typeof input[0]?.content === 'string' ? input[0].content : '',
+})
+
+/** What the API adds to graders, and the form has no field for. */
+const added: Record<string, unknown> = {
+  ignore_case: false,
+  negate: false,
+  secret_name: 'default',
+  timeout_seconds: 30,
+}
+
+/** A grader as the form shows it: in its fields where they say all of it, else as JSON. */
+export function graderDraftOf(grader: GraderInput): GraderDraft {
+  const draft = { ...newDraft(), type: grader.type, name: grader.name, ...fieldsOf(grader) }
+  const same = () => {
+    const written = graderOf(draft) as unknown as Record<string, unknown>
+    return Object.entries(grader).every(
+      ([name, value]) => JSON.stringify(written[name] ?? added[name]) === JSON.stringify(value),
+    )
+  }
+  return kinds.some(({ value }) => value === grader.type) && same()
+    ? draft
+    : { ...newDraft(), type: 'json', name: grader.name, json: JSON.stringify(grader, null, 2) }
+}
+
 export function GradersForm({
   drafts,
   onChange,
   models,
+  text = "With several graders, a row's score is their mean, and it passes if every grader passes.",
+  hideLegend,
 }: {
-  drafts: readonly Draft[]
-  onChange: (drafts: Draft[]) => void
+  drafts: readonly GraderDraft[]
+  onChange: (drafts: GraderDraft[]) => void
   models: readonly Choice[]
+  text?: ReactNode
+  /** Where the title of a card says it. */
+  hideLegend?: boolean
 }) {
-  const set = (at: number, change: Partial<Draft>) =>
+  const set = (at: number, change: Partial<GraderDraft>) =>
     onChange(drafts.map((draft, index) => (index === at ? { ...draft, ...change } : draft)))
   return (
-    <fieldset className="grid gap-3">
-      <legend className="mb-1 font-medium">Graders</legend>
-      <p className="text-sm text-muted">
-        With several graders, a row's score is their mean, and it passes if every grader passes.
-      </p>
+    <fieldset className="grid min-w-0 grid-cols-[minmax(0,1fr)] gap-3">
+      <legend className={hideLegend ? 'sr-only' : 'mb-1 font-medium'}>Graders</legend>
+      <p className="text-sm text-muted">{text}</p>
       {drafts.map((draft, index) => (
-        <div key={index} className="grid gap-3 rounded-md p-3 ring-1 ring-line">
-          <div className="flex items-start gap-2">
-            <Field label="Kind" className="min-w-0 flex-1">
+        <div key={index} className="grid grid-cols-[minmax(0,1fr)] gap-3 rounded-md p-3 ring-1 ring-line">
+          <div className="flex flex-wrap items-start gap-2">
+            <Field label="Kind" className="min-w-0 flex-1 basis-44">
               <Select value={draft.type} onChange={(type) => set(index, { type })} choices={kinds} />
             </Field>
             {draft.type !== 'json' && (
@@ -180,8 +243,8 @@ function Fields({
   set,
   models,
 }: {
-  draft: Draft
-  set: (change: Partial<Draft>) => void
+  draft: GraderDraft
+  set: (change: Partial<GraderDraft>) => void
   models: readonly Choice[]
 }) {
   const text = (
