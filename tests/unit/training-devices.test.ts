@@ -129,6 +129,28 @@ test('of a base of 7 billion weights three GPUs with 17 GB share the weights, an
   assert.match(String(runs('qlora', 4000, 2)), /Several devices cannot share a training by qlora/)
 })
 
+test('a job that learns from graders needs memory for its answers, not for the longest rows', () => {
+  const hub = new Hub('/none', () => ({}) as never, {})
+  const value = <T>(value: T) => ({ value, source: 'default' as const })
+  const need = (group_size: number, max_tokens: number, batch_size = 8) => {
+    const options = { objective: value('reinforcement'), group_size: value(group_size), max_tokens: value(max_tokens) }
+    const config = {
+      method: value('lora'),
+      method_options: options,
+      lora_config: { r: value(16), experts: value(false) },
+      training_config: { max_length: value(32_000), batch_size: value(batch_size) },
+    } as unknown as ResolvedConfig
+    return needOf(hub, 'Qwen/Qwen2.5-7B-Instruct', config, 'cpu')
+  }
+  const mb = (...sizes: Parameters<typeof need>) => need(...sizes).alone_mb!
+  assert.ok(mb(8, 16, 1) < mb(8, 16, 8), 'more prompts, more answers')
+  assert.ok(mb(8, 16, 8) < mb(8, 256, 8), 'longer answers')
+  assert.equal(mb(8, 256, 8), mb(8, 256, 64), 'a pass has so many answers, whatever the batch')
+  assert.ok(mb(2, 2048, 1) < mb(2, 4096, 1), 'an answer is not divided')
+  assert.ok(need(8, 256).least_mb! < mb(8, 256))
+  assert.equal(need(8, 256).shared, 'Several devices cannot share a training on scores of graders.')
+})
+
 function poolOf(devices: Device[], { serving, mayPause = true }: { serving?: Serving; mayPause?: boolean } = {}) {
   const released: string[][] = []
   const clock = { now: 0 }

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from trainer.data.dataset import Row, Sequence
-from trainer.data.packing import Limits
+from trainer.data.packing import Limits, shared_prefix
 from trainer.runtime.errors import JobError
 
 
@@ -124,3 +124,12 @@ def passes(data: list[Datum], limits: Limits) -> list[list[list[int]]]:
 def rows_of(data: list[Datum], groups: list[list[int]]) -> list[Row]:
     """The groups of a pass as rows, for packing."""
     return [Row(number, [data[place].sequence for place in group]) for number, group in enumerate(groups)]
+
+
+def sizes_of(data: list[Datum], groups: list[list[int]]) -> tuple[int, int]:
+    """Tokens that a pass computes, the prompt of each group once, and its trained tokens."""
+    tokens = 0
+    for group in groups:
+        sequences = [data[place].sequence for place in group]
+        tokens += sum(sequence.tokens for sequence in sequences) - (len(group) - 1) * shared_prefix(sequences)
+    return tokens, sum(data[place].targets for group in groups for place in group)

@@ -26,15 +26,18 @@ from trainer.model.load import (
 )
 from trainer.model.model import Model
 from trainer.model.position_mixers import keeps_apart
-from trainer.policy.data import Datum, passes, rows_of
+from trainer.policy.data import Datum, passes, rows_of, sizes_of
 from trainer.policy.losses import LOSSES, truncated_weights
 from trainer.policy.push import Pusher
-from trainer.run import evaluate
+from trainer.run import evaluate, memory
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sha256_of, sync
 from trainer.runtime.spec import Lora, ModelSpec, Start
 
 Tensors = dict[str, torch.Tensor]
+# Tokens of a pass that any use has: what the base needs at least is checked with it, before it is loaded.
+LEAST_PASS = 512
+LOWER = "Shorten prompts and answers, take smaller groups or batches, qlora or a smaller base."
 
 
 @dataclass
@@ -79,6 +82,9 @@ class Workspace:
         self.parameters: dict[str, torch.nn.Parameter] = {}
         self.optimizer: torch.optim.AdamW | None = None
         self.limits = Limits()
+        self.sizes: memory.ModelShape | None = None
+        # Tokens and trained tokens of the largest pass that was found to fit.
+        self.largest = (0, 0)
         self.pusher: Pusher | None = None
 
     # Adapters
@@ -137,12 +143,24 @@ class Workspace:
         # One base at a time has room.
         self.model = self.pusher = None
         spec = replace(self.spec, lora=lora, start=None)
+        self._require_room(LEAST_PASS, LEAST_PASS)
         base = load_base(spec, self.device, self.dtype)
         torch.manual_seed(seed)
         self.model, self.shape = with_adapter(base, spec), lora
         self.pusher = Pusher(self.spec, self.model)
         self.parameters = trainable(self.model)
         self.limits = replace(self.limits, documents=None if keeps_apart(self.model) else 1)
+
+    def _require_room(self, tokens: int, targets: int) -> None:
+        """Raises JobError("out_of_memory") with the numbers where a pass larger than those before cannot fit."""
+        if tokens <= self.largest[0] and targets <= self.largest[1]:
+            return
+        self.sizes = self.sizes or memory.shape_of(load_config(self.spec))
+        predicted = memory.predicted_bytes(self.sizes, self.spec, self.dtype.itemsize, tokens, targets, self.device)
+        # What earlier passes left in the heap is there for this one.
+        available = memory.held_bytes(self.device) + memory.available_bytes(self.device)
+        memory.require_fits(predicted, available, LOWER)
+        self.largest = (max(tokens, self.largest[0]), max(targets, self.largest[1]))
 
     def _reset(self, seed: int) -> None:
         assert self.model
@@ -218,7 +236,11 @@ class Workspace:
         self.activate(name)
         model, total, clipped, truncated = self.loaded(), 0.0, 0, 0.0
         results: list[list[float]] = [[] for _ in data]
-        for groups in passes(data, self.limits):
+        made = passes(data, self.limits)
+        if made:
+            tokens, targets = zip(*(sizes_of(data, groups) for groups in made), strict=True)
+            self._require_room(max(tokens), max(targets))
+        for groups in made:
             order = [place for group in groups for place in group]
             lengths = [data[place].targets for place in order]
             new = self._log_probabilities(model, data, groups)

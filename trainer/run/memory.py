@@ -344,13 +344,16 @@ def trim_heap(above: float, device: torch.device) -> bool:
     return device.type == "cpu" and process_memory.resident_bytes() > above and process_memory.return_freed()
 
 
-def require_fits(predicted: float, available: float) -> None:
-    """Raises JobError("out_of_memory") with the numbers if the run cannot fit."""
+LOWER = "Lower batch_size or shorten the longest rows, take qlora or a smaller base."
+
+
+def require_fits(predicted: float, available: float, advice: str = LOWER) -> None:
+    """Raises JobError("out_of_memory") with the numbers, and what to do, if the run cannot fit."""
     if predicted > available:
-        message = (
-            f"The run would take about {predicted / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are free. "
-            "Lower batch_size or shorten the longest rows, take qlora or a smaller base."
-        )
+        numbers = f"about {predicted / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are free"
         raise JobError(
-            "out_of_memory", message, predicted_mb=round(predicted / 1e6), available_mb=round(available / 1e6)
+            "out_of_memory",
+            f"The run would take {numbers}. {advice}",
+            predicted_mb=round(predicted / 1e6),
+            available_mb=round(available / 1e6),
         )

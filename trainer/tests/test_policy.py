@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from trainer.model.adapter_gguf import write_adapter_gguf
+from trainer.model.load import load_config
 from trainer.policy.commands import Commands
-from trainer.policy.data import read_data
+from trainer.policy.data import read_data, sizes_of
 from trainer.policy.losses import LOSSES, truncated_weights
+from trainer.run import memory
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import read_command_spec
 from trainer.tests.conftest import CONVERTERS, ROOT
@@ -318,3 +320,36 @@ def test_the_program_answers_each_command_and_ends_with_its_server(folder):
         assert [len(row) for row in rows] == [3, 5, 2, 4]
         child.stdin.close()
         assert child.wait(30) == 74
+
+
+def test_a_base_that_cannot_fit_is_refused_before_it_is_loaded(folder, monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 0)
+    monkeypatch.setattr(memory, "held_bytes", lambda device: 400e6)
+    refused = Commands(read_command_spec(folder))
+    with pytest.raises(JobError, match=r"GB of memory, and 0\.4 GB are free\. Shorten prompts and answers") as raised:
+        refused.run("create", {"adapter": "a"})
+    assert raised.value.code == "out_of_memory"
+    assert refused.workspace.model is None
+    assert refused.workspace.adapters == {}
+
+
+def test_an_update_that_cannot_fit_is_refused_and_changes_nothing(commands, monkeypatch):
+    long = [{"ids": [*PROMPT, *range(20, 20 + 600)], "start": 6, "advantages": 1.0}]
+    grown = memory.predicted_bytes(
+        memory.shape_of(load_config(commands.workspace.spec)), commands.workspace.spec, 4, 606, 600, torch.device("cpu")
+    )
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 0)
+    monkeypatch.setattr(memory, "held_bytes", lambda device: grown - 1)
+    with pytest.raises(JobError, match="are free") as raised:
+        commands.run("forward_backward", {"adapter": "a", "data": long})
+    assert raised.value.code == "out_of_memory"
+    assert all(parameter.grad is None for parameter in commands.workspace.parameters.values())
+    # Smaller passes than those that fitted are not looked at again.
+    commands.run("forward_backward", {"adapter": "a", "data": data()})
+    monkeypatch.setattr(memory, "held_bytes", lambda device: grown + 1)
+    commands.run("forward_backward", {"adapter": "a", "data": long})
+
+
+def test_the_size_of_a_pass_counts_the_prompt_of_a_group_once():
+    read = read_data(data(), 1000, 1000)
+    assert sizes_of(read, [[0, 1], [2, 3]]) == ((9 + 11 - 5) + (7 + 9 - 4), 3 + 5 + 2 + 4)
