@@ -18,6 +18,7 @@ const benches: Record<string, [command: string, ...args: string[]]> = {
   'training-gpu': [python, '-m', 'bench.training.gpu'],
   preferences: [python, '-m', 'bench.training.preferences'],
   vision: [python, '-m', 'bench.training.vision'],
+  reinforcement: [process.execPath, 'bench/reinforcement/main.ts'],
   validation: [python, '-m', 'bench.validation'],
   upload: [process.execPath, 'bench/upload.ts'],
   comparison: [process.execPath, 'bench/comparison.ts'],

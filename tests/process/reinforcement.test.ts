@@ -42,7 +42,15 @@ test('prompts and a grader become a served model, with the figures of each step'
     assert.ok(Number(step.reward) > 0 && Number(step.reward) < 1, `reward ${step.reward}`)
     assert.ok(Number(step.probability_gap) < 0.1, `engine and trainer agree: ${step.probability_gap}`)
     assert.deepEqual(step.graders, { letters: step.reward })
-    for (const name of ['entropy', 'clipped_share', 'equal_share', 'distinct_share', 'cut_share', 'grader_seconds'])
+    for (const name of [
+      'entropy',
+      'clipped_share',
+      'equal_share',
+      'distinct_share',
+      'cut_share',
+      'grader_seconds',
+      'push_seconds',
+    ])
       assert.equal(typeof step[name], 'number', name)
   }
   assert.equal(steps.at(-1)!.generated_tokens, 4 * 4 * 16 * 2)

@@ -158,7 +158,7 @@ async function takeStep(run: AttemptOptions, state: State, parts: StepParts): Pr
   state.trained_tokens += updated.tokens
   state.seconds += whole
   state.losses += updated.loss
-  reports.step(state, rollouts, updated, { sampled, whole })
+  reports.step(state, rollouts, updated, { sampled, whole, push: policy.load_seconds })
 }
 
 function openPrompts({ spec, config }: AttemptOptions): Promise<Prompts> {

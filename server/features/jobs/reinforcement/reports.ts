@@ -24,7 +24,12 @@ export class StepReports {
   }
 
   /** Reports the step that led to `state`. */
-  step(state: State, rollouts: Rollouts, { tokens, ...measured }: Update, times: { sampled: number; whole: number }) {
+  step(
+    state: State,
+    rollouts: Rollouts,
+    { tokens, ...measured }: Update,
+    times: { sampled: number; whole: number; push: number },
+  ) {
     const { steps_total } = this.schedule
     const position = { step: state.step, steps_total }
     const epoch = this.schedule.epochOf(state.step)
@@ -46,6 +51,7 @@ export class StepReports {
         sampling_seconds: round(rollouts.seconds.sampling, 3),
         grading_seconds: round(rollouts.seconds.grading, 3),
         update_seconds: round(times.whole - times.sampled, 3),
+        push_seconds: round(times.push, 3),
         losses: [[state.step, measured.loss]],
       },
     )

@@ -20,6 +20,8 @@ interface Options {
 
 export class ServedPolicy {
   private readonly options: Options
+  /** How long the last `load` took. */
+  load_seconds = 0
   private loaded: { target: PolicyTarget; folder: string } | undefined
 
   constructor(options: Options) {
@@ -35,10 +37,12 @@ export class ServedPolicy {
   /** Has the engine sample with the trainer's weights, and drops those of the step before. */
   async load(step: number): Promise<void> {
     const { trainer, base, id } = this.options
+    const began = performance.now()
     const folder = path.join(this.options.folder, `step-${step}`)
     const { gguf, sha256 } = await trainer.saveWeights(folder)
     await this.drop()
     this.loaded = { target: { base, adapter: { id: `${id}.${step}`, gguf }, sha256 }, folder }
+    this.load_seconds = (performance.now() - began) / 1000
   }
 
   async drop(): Promise<void> {
