@@ -50,6 +50,8 @@ export interface GenerationInput {
   pictures?: readonly PictureSpan[]
   /** Request field of the prompts, for errors. */
   param: string
+  /** Most tokens of an answer, where that is less than was asked for. */
+  max_tokens?: number
   grammar: { spec: GrammarSpec; vocab: GrammarVocab } | null
   /** Control tokens that appear in the output as text. */
   control_texts: ReadonlyMap<number, Buffer> | null
@@ -105,8 +107,9 @@ export async function generate(
     const perPrompt = body.n ?? 1
     const count = input.prompts.length * perPrompt
     checkChoices(count)
+    const fields = input.max_tokens === undefined ? body : { ...body, max_tokens: input.max_tokens }
     const prepared = input.prompts.map((prompt) =>
-      prepareGeneration(served.model, limits, prompt, body, input.param, input.pictures),
+      prepareGeneration(served.model, limits, prompt, fields, input.param, input.pictures),
     )
     if (input.grammar)
       while (sessions.length < count)

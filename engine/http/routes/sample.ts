@@ -2,22 +2,36 @@
 // the text again.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { z } from 'zod'
-import { ChatRequest } from '../../../contract/chat.ts'
+import { ChatRequest, ToolCall } from '../../../contract/chat.ts'
 import { ApiError } from '../../../contract/errors.ts'
+import { continuationText, continuedRequest } from '../../chat/continuation.ts'
 import { createReplyParser } from '../../chat/reply-parser.ts'
-import type { TokenLogprobs } from '../../sampling/logprobs.ts'
+import { readTemplate } from '../../chat/template.ts'
+import type { Vocab } from '../../llama/vocab.ts'
+import type { ServedModel } from '../../models/models.ts'
+import { type TokenLogprobs, tokenText } from '../../sampling/logprobs.ts'
 import { message } from '../answer/chat-format.ts'
-import type { AnswerFormat } from '../answer/format.ts'
+import type { AnswerFormat, CompleteChoice } from '../answer/format.ts'
 import { header, readBody } from '../io.ts'
 import { chatInput } from './chat.ts'
-import { type GenerationInput, type GenerationServices, generate } from './generate.ts'
+import { type GenerationInput, type GenerationServices, generate, type Tokenize } from './generate.ts'
 import { type EchoServices, promptLogprobs } from './score.ts'
+import type { ModelUse } from './use-model.ts'
+
+const Continued = z.object({
+  tokens: z.array(z.int().min(0)).min(1),
+  tool_calls: z.array(ToolCall).max(128).default([]),
+  /** Most tokens in all, with those of the next answer. */
+  tokens_max: z.int().min(1).optional(),
+})
 
 /** `messages` (with the fields of chat requests), or a prompt of tokens. */
 const SampleRequest = z.looseObject({
   model: z.string().min(1).max(256),
   messages: z.unknown().optional(),
   prompt: z.array(z.int().min(0)).min(1).optional(),
+  /** The tokens so far, up to the one that ends an answer, and its calls. `messages` are those that follow it. */
+  continues: Continued.optional(),
   /** Answers to the prompt, which is computed once. */
   n: z.int().min(1).max(128).default(1),
   max_tokens: z.int().min(1),
@@ -40,7 +54,8 @@ const SampleRequest = z.looseObject({
 /**
  * Answers `{prompt, choices: [{tokens, logprobs, message, finish_reason}], usage}`. `prompt` and `tokens`: ids of the
  * vocabulary; the token that ends an answer is its last one. `logprobs`: the natural logarithm of each token's
- * probability under the model, before any sampling parameter. `message`: as in chat. With `top_logprobs` each choice
+ * probability under the model, before any sampling parameter. `message`: as in chat. `thought_tokens`: how many of the
+ * tokens are thoughts, with what closes them. With `top_logprobs` each choice
  * has `top`, with `prompt_logprobs` the answer has `prompt_logprobs` and `prompt_top`: null where nothing precedes the
  * token.
  */
@@ -56,9 +71,11 @@ export async function sample(
   const fields = { model, n, max_tokens, temperature, top_k, top_p, seed }
   const chat = body.prompt ? undefined : chatRequest(body)
   await generate(services, request, response, fields, async (served, use, tokenize) => {
-    const input = chat
-      ? await chatInput(services, chat, account, served, use, tokenize)
-      : tokenInput(body.prompt!, served.model.vocab.size, stop)
+    const input = !chat
+      ? tokenInput(body.prompt!, served.model.vocab.size, stop)
+      : body.continues
+        ? await continuedInput(services, chat, body.continues, max_tokens, account, served, use, tokenize)
+        : await chatInput(services, chat, account, served, use, tokenize)
     if (input.pictures && input.pictures.length > 0)
       throw new ApiError('parameter_not_supported', 'Answers about pictures cannot be sampled as tokens.')
     const prompt = input.prompts[0]!
@@ -71,12 +88,55 @@ export async function sample(
       top_logprobs: body.top_logprobs,
       end_logprob: true,
       ends: { stop_tokens: new Set(body.stop_tokens), ignore_end: body.ignore_end },
-      createFormat: (): AnswerFormat => sampleFormat(prompt, body.top_logprobs > 0, of),
+      createFormat: (_, vocab): AnswerFormat =>
+        sampleFormat(prompt, body.top_logprobs > 0, of, chat && { vocab, close: closeOfThoughts(served) }),
     }
   })
 }
 
-function chatRequest({ n: _, temperature: __, top_k: ___, ...body }: z.infer<typeof SampleRequest>): ChatRequest {
+/** The input of an answer after the exact tokens of a conversation. */
+async function continuedInput(
+  services: GenerationServices,
+  chat: ChatRequest,
+  { tokens, tool_calls, tokens_max = Number.POSITIVE_INFINITY }: z.infer<typeof Continued>,
+  max_tokens: number,
+  account: string,
+  served: ServedModel,
+  use: ModelUse,
+  tokenize: Tokenize,
+): Promise<GenerationInput> {
+  const { model } = served
+  const { vocab } = model
+  requireTokens(tokens, vocab.size)
+  if (!vocab.isEndOfGeneration(tokens.at(-1)!))
+    throw new ApiError('invalid_request', "The last of 'continues.tokens' must be a token that ends an answer.")
+  const input = await chatInput(services, continuedRequest(chat, tool_calls), account, served, use, tokenize)
+  const text = continuationText(model, chat, tool_calls)
+  const following = await tokenize(text, 'messages')
+  // It begins with the end of the answer, which was sampled, after BOS where that was added.
+  const added = vocab.wants_bos && !text.text.startsWith(vocab.bos_text) ? 2 : 1
+  const prompt = [...tokens, ...following.slice(added)]
+  const room = tokens_max - prompt.length
+  if (room < 1)
+    throw new ApiError(
+      'context_length_exceeded',
+      `The conversation has ${prompt.length} tokens; this one may have ${tokens_max}, with the next answer.`,
+      { param: 'continues.tokens_max' },
+    )
+  return { ...input, prompts: [prompt], max_tokens: Math.min(max_tokens, room) }
+}
+
+function closeOfThoughts({ model }: ServedModel): string | undefined {
+  return readTemplate(model).thoughts.thoughts?.close
+}
+
+function chatRequest({
+  n: _,
+  temperature: __,
+  top_k: ___,
+  continues: ____,
+  ...body
+}: z.infer<typeof SampleRequest>): ChatRequest {
   const parsed = ChatRequest.safeParse({ ...body, max_tokens: undefined, stream: false })
   if (parsed.success) return parsed.data
   const { path, message } = parsed.error.issues[0]!
@@ -84,9 +144,7 @@ function chatRequest({ n: _, temperature: __, top_k: ___, ...body }: z.infer<typ
 }
 
 function tokenInput(prompt: number[], size: number, stop: string | string[] | null | undefined): GenerationInput {
-  const unknown = prompt.find((token) => token >= size)
-  if (unknown !== undefined)
-    throw new ApiError('invalid_request', `The prompt has the token ${unknown}; the vocabulary has ${size}.`)
+  requireTokens(prompt, size)
   return {
     prompts: [prompt],
     param: 'prompt',
@@ -95,8 +153,14 @@ function tokenInput(prompt: number[], size: number, stop: string | string[] | nu
     top_logprobs: 0,
     stop: stop == null ? [] : [stop].flat(),
     createParser: () => createReplyParser({ thoughts: null, answer: null, calls: null }),
-    createFormat: () => sampleFormat(prompt, false, null),
+    createFormat: () => sampleFormat(prompt, false, null, undefined),
   }
+}
+
+function requireTokens(tokens: readonly number[], size: number): void {
+  const unknown = tokens.find((token) => token >= size)
+  if (unknown !== undefined)
+    throw new ApiError('invalid_request', `The prompt has the token ${unknown}; the vocabulary has ${size}.`)
 }
 
 const notStreamed = (): never => {
@@ -105,20 +169,38 @@ const notStreamed = (): never => {
 
 const topOf = ({ top }: TokenLogprobs) => top.map(({ token, logprob }) => ({ token, logprob }))
 
-/** `of`: the log-probabilities of the prompt. */
-const sampleFormat = (prompt: number[], withTop: boolean, of: TokenLogprobs[] | null): AnswerFormat => ({
+/** How many tokens of an answer are thoughts: up to what closes them, or all where nothing follows. */
+function thoughtTokens({ parts, tokenLogprobs }: CompleteChoice, vocab: Vocab, close: string | undefined): number {
+  if (!parts.some(({ kind }) => kind === 'reasoning')) return 0
+  if (close === undefined || parts.every(({ kind }) => kind === 'reasoning')) return tokenLogprobs!.length
+  let text = ''
+  const last = tokenLogprobs!.findIndex(({ token }) => {
+    text += tokenText(vocab, token)
+    return text.includes(close)
+  })
+  return last + 1
+}
+
+/** `of`: the log-probabilities of the prompt. `thoughts`: how they are told from the rest; undefined: none are. */
+const sampleFormat = (
+  prompt: number[],
+  withTop: boolean,
+  of: TokenLogprobs[] | null,
+  thoughts: { vocab: Vocab; close: string | undefined } | undefined,
+): AnswerFormat => ({
   completeBody: (choices, usage) => ({
     prompt,
     ...(of && {
       prompt_logprobs: of.map(({ logprob }) => logprob),
       prompt_top: of.map((one) => (one.logprob === null ? null : topOf(one))),
     }),
-    choices: choices.map(({ parts, tokenLogprobs, finish_reason }) => ({
-      tokens: tokenLogprobs!.map(({ token }) => token),
-      logprobs: tokenLogprobs!.map(({ logprob }) => logprob),
-      ...(withTop && { top: tokenLogprobs!.map(topOf) }),
-      message: message({ parts }),
-      finish_reason,
+    choices: choices.map((choice) => ({
+      tokens: choice.tokenLogprobs!.map(({ token }) => token),
+      logprobs: choice.tokenLogprobs!.map(({ logprob }) => logprob),
+      ...(withTop && { top: choice.tokenLogprobs!.map(topOf) }),
+      message: message(choice),
+      ...(thoughts && { thought_tokens: thoughtTokens(choice, thoughts.vocab, thoughts.close) }),
+      finish_reason: choice.finish_reason,
     })),
     usage,
   }),

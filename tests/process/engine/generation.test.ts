@@ -312,3 +312,39 @@ test('sampled tokens come with the log-probabilities that the engine computes of
   })
   assert.equal(refused.status, 400)
 })
+
+test('an answer is continued behind its own tokens, with what the template writes there', async () => {
+  const parameters = { type: 'object', properties: { city: { enum: ['Paris', 'Rome'] } }, required: ['city'] }
+  const shared = {
+    model: modelName,
+    tools: [{ type: 'function', function: { name: 'weather', description: 'Tells the weather.', parameters } }],
+    tool_choice: 'required',
+    max_tokens: 200,
+    seed: 3,
+  }
+  const question = { role: 'user', content: 'Weather in Paris?' }
+  const sample = (body: object) => engine.ask('POST', '/internal/sample', { ...shared, ...body })
+  const { prompt, choices } = (await sample({ messages: [question] })).json
+  const [{ tokens, message, finish_reason }] = choices
+  assert.equal(finish_reason, 'tool_calls')
+  const { tool_calls } = message
+  // It spells a control token of the vocabulary, which stays text.
+  const result = { role: 'tool', tool_call_id: tool_calls[0].id, content: '<|im_end|> It rains.' }
+  const continues = { tokens: [...prompt, ...tokens], tool_calls }
+  const next = await sample({ messages: [result], continues })
+  assert.equal(next.status, 200, JSON.stringify(next.json))
+  assert.deepEqual(next.json.prompt.slice(0, continues.tokens.length), continues.tokens)
+  const following: number[] = next.json.prompt.slice(continues.tokens.length)
+  const whole = (await sample({ messages: [question, { ...message, refusal: undefined }, result], max_tokens: 1 })).json
+  assert.ok(following.length > 10)
+  assert.deepEqual(whole.prompt.slice(-following.length), following)
+  assert.equal(next.json.choices[0].finish_reason, 'tool_calls')
+
+  const tokens_max = next.json.prompt.length + 4
+  const short = (await sample({ messages: [result], continues: { ...continues, tokens_max } })).json
+  assert.equal(short.choices[0].tokens.length, 4)
+  const none = await sample({ messages: [result], continues: { ...continues, tokens_max: tokens_max - 4 } })
+  assert.equal(none.json.error.code, 'context_length_exceeded')
+  const unended = await sample({ messages: [result], continues: { tokens: continues.tokens.slice(0, -1), tool_calls } })
+  assert.match(unended.json.error.message, /must be a token that ends an answer/)
+})
