@@ -25,7 +25,7 @@ class Commands:
 
     create {adapter, lora?, start?, seed?}: {parameters}
     drop {adapter}: {}
-    forward {adapter, data}: {log_probabilities}
+    forward {adapter, data, base?}: {log_probabilities}, with `base` those without the adapter
     forward_backward {adapter, data, loss?, low?, high?, truncation?}: {loss, log_probabilities, clipped_share,
         correction}
     optim_step {adapter, learning_rate, max_grad_norm?, betas?, eps?, weight_decay?}: {grad_norm}
@@ -84,7 +84,8 @@ class Commands:
         return read_data(values, self.vocabulary, self.longest)
 
     def _forward(self, fields: Fields) -> Fields:
-        return {"log_probabilities": self.workspace.forward(fields["adapter"], self._data(fields))}
+        data, base = self._data(fields), bool(fields.get("base", False))
+        return {"log_probabilities": self.workspace.forward(fields["adapter"], data, base)}
 
     def _forward_backward(self, fields: Fields) -> Fields:
         names = ("name", "low", "high", "truncation")

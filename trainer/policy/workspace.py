@@ -4,6 +4,8 @@ import hashlib
 import json
 import math
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from trainer.data.packing import Limits, pack
 from trainer.data.tokenizer import Tokenizer
 from trainer.model import gpu
+from trainer.model.fast_lora import zero_adapters_skipped
 from trainer.model.load import (
     adapter_weights,
     device_and_dtype,
@@ -209,22 +212,39 @@ class Workspace:
         return self.model
 
     @torch.no_grad()
-    def forward(self, name: str, data: list[Datum]) -> list[list[float]]:
-        """The log-probability of each trained token of each datum."""
+    def forward(self, name: str, data: list[Datum], base: bool = False) -> list[list[float]]:
+        """The log-probability of each trained token of each datum; with `base` under the base, without the adapter."""
         self.activate(name)
         model = self.loaded()
         model.eval()
         results: list[list[float]] = [[] for _ in data]
         limits = evaluate.limits_of_scoring(self.limits)
         try:
-            for groups in passes(data, limits):
-                values = self._log_probabilities(model, data, groups)
-                order = [place for group in groups for place in group]
-                for place, part in zip(order, values.split([data[place].targets for place in order]), strict=True):
-                    results[place] = part.tolist()
+            with self._without_adapter() if base else nullcontext():
+                for groups in passes(data, limits):
+                    values = self._log_probabilities(model, data, groups)
+                    order = [place for group in groups for place in group]
+                    for place, part in zip(order, values.split([data[place].targets for place in order]), strict=True):
+                        results[place] = part.tolist()
         finally:
             model.train()
         return results
+
+    @contextmanager
+    def _without_adapter(self) -> Iterator[None]:
+        """Has the model compute what its base does: the B matrices are zero meanwhile, as PEFT's own switch does not
+        reach fused layers.
+        """
+        ups = [parameter for name, parameter in self.parameters.items() if "lora_B" in name]
+        kept = [up.detach().clone() for up in ups]
+        try:
+            for up in ups:
+                up.zero_()
+            with zero_adapters_skipped(self.loaded()):
+                yield
+        finally:
+            for up, before in zip(ups, kept, strict=True):
+                up.copy_(before)
 
     def forward_backward(self, name: str, data: list[Datum], loss: LossOptions) -> dict[str, Any]:
         """Adds the gradients of the sum of all weighted token losses. Returns that sum, the log-probabilities of each

@@ -164,6 +164,32 @@ def test_a_group_in_one_pass_is_that_of_its_answers_alone(commands):
         torch.testing.assert_close(whole[key], value, atol=1e-5, rtol=1e-3)
 
 
+def test_the_base_is_asked_without_the_adapter_which_stays_as_it_is(commands):
+    forward = {"adapter": "a", "data": data()}
+    tuned = commands.run("forward", forward)["log_probabilities"]
+    base = commands.run("forward", {**forward, "base": True})["log_probabilities"]
+    assert commands.run("forward", forward)["log_probabilities"] == tuned
+    commands.run("create", {"adapter": "fresh"})
+    fresh = commands.run("forward", {**forward, "adapter": "fresh"})["log_probabilities"]
+    for expected, found, other in zip(fresh, base, tuned, strict=True):
+        assert found == pytest.approx(expected, abs=1e-5)
+        assert found != pytest.approx(other, abs=1e-3)
+
+
+def test_context_between_trained_tokens_is_not_learned(commands):
+    """An answer of two turns: the gradient is that of its own tokens, and the tokens between are read."""
+    between = {"ids": [*PROMPT, 11, 12, 40, 41, 13, 2], "trained": [6, 7, 10, 11], "advantages": [1.0] * 4}
+    whole = {**between, "trained": [6, 7, 8, 9, 10, 11], "advantages": [1.0, 1.0, 0.0, 0.0, 1.0, 1.0]}
+    command = {"adapter": "a", "loss": "reinforce"}
+    answer = commands.run("forward_backward", {**command, "data": [between]})
+    found = gradients(commands)
+    expected = commands.run("forward_backward", {**command, "data": [whole]})
+    for key, value in gradients(commands).items():
+        torch.testing.assert_close(found[key], value, atol=1e-5, rtol=1e-3)
+    own = [expected["log_probabilities"][0][place] for place in (0, 1, 4, 5)]
+    assert answer["log_probabilities"][0] == pytest.approx(own, abs=1e-4)
+
+
 def test_probabilities_of_another_program_are_corrected_up_to_a_bound(commands):
     old = torch.tensor([-1.0, -1.0, -1.0])
     sampled = torch.tensor([-1.0, -0.5, -3.0])
