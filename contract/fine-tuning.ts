@@ -89,6 +89,16 @@ export const validationFigures = {
     .number()
     .optional()
     .describe('With `reinforcement`: the mean score of the answers to the held-out prompts.'),
+  validation_kl: z
+    .number()
+    .optional()
+    .describe(
+      'With `reinforcement`: how far the model has moved from its base: the estimated Kullback-Leibler divergence of ' +
+        'a token of these answers, in nats.',
+    ),
+  validation_answer_tokens: z.number().optional().describe('Mean length of these answers, in tokens.'),
+  validation_reasoning_tokens: z.number().optional().describe('How many of these tokens are thoughts, on average.'),
+  validation_cut_share: z.number().optional().describe('Share of these answers that were cut.'),
 }
 
 /** What a step of reinforcement measures beside its loss. */
@@ -96,6 +106,8 @@ export const reinforcementFigures = {
   reward: z.number().optional().describe('With `reinforcement`: the mean score of all answers of the step.'),
   reward_deviation: z.number().optional().describe('The standard deviation of these scores.'),
   answer_tokens: z.number().optional().describe('Mean length of the answers of the step, in tokens.'),
+  reasoning_tokens: z.number().optional().describe('How many of these tokens are thoughts, on average.'),
+  turns: z.number().optional().describe('Mean number of the answers of the model in an episode of an environment.'),
   cut_share: z.number().optional().describe('Share of the answers that were cut at `max_tokens`.'),
   entropy: z
     .number()
@@ -111,6 +123,7 @@ export const reinforcementFigures = {
   generated_tokens: z.int().optional().describe('Tokens that were sampled so far.'),
   grader_seconds: z.number().optional().describe('Mean time of grading an answer.'),
   grader_seconds_p95: z.number().optional().describe('Time within which 19 of 20 answers were graded.'),
+  environment_seconds: z.number().optional().describe('Mean time that an environment took in an episode.'),
   grader_failures: z.int().optional().describe('Answers of the step that a grader could not score; they are left out.'),
 }
 

@@ -3,6 +3,7 @@
 // dataclasses (trainer/runtime/hyperparameters.py) and docs/reference.
 import { z } from 'zod'
 import { JsonObject, Method } from './common.ts'
+import { Environments } from './environments.ts'
 import { Grader, Graders, GradingLimits, gradingDefaults } from './graders.ts'
 
 export interface Hyperparameter {
@@ -130,8 +131,38 @@ export const hyperparameters = {
       request: Graders.meta({ 'x-opaque': true }),
       resolved: z.array(JsonObject),
       default: [],
-      default_words: 'required for `reinforcement`',
+      default_words: 'required for `reinforcement`, unless an environment rewards',
       python: 'list[dict[str, Any]]',
+      without_field: true,
+    },
+    watched_graders: {
+      description:
+        'For `reinforcement`: graders whose scores are reported beside the reward and are no part of it, in ' +
+        'evaluations, and in each step where they ask no model, no code and no endpoint.',
+      request: Graders.meta({ 'x-opaque': true }),
+      resolved: z.array(JsonObject),
+      default: [],
+      default_words: 'none',
+      python: 'list[dict[str, Any]]',
+      without_field: true,
+    },
+    environments: {
+      description:
+        'For `reinforcement`: endpoints that answer the model turn by turn and may reward it. A row chooses one by ' +
+        'its field `environment`; without that field it has the first, with null none.',
+      request: Environments.meta({ 'x-opaque': true }),
+      resolved: z.array(JsonObject),
+      default: [],
+      default_words: 'none',
+      python: 'list[dict[str, Any]]',
+      without_field: true,
+    },
+    tool_choice: {
+      description: 'For `reinforcement`: whether an answer to a row with `tools` has to call one, as in chat requests.',
+      request: z.enum(['auto', 'required']),
+      resolved: z.enum(['auto', 'required']),
+      default: 'auto',
+      python: 'str',
       without_field: true,
     },
     policy_loss: {

@@ -116,13 +116,29 @@ export const RolloutAnswer = z.object({
     .string()
     .optional()
     .describe(`Its calls of tools as JSON, the first ${rolloutsKept.characters.toLocaleString('en')} characters.`),
-  tokens: z.int(),
+  episode: z
+    .object({
+      turns: z.int().describe('How often the model answered.'),
+      messages: z
+        .string()
+        .describe(
+          'All messages behind the prompt as JSON, the first ' +
+            `${rolloutsKept.characters.toLocaleString('en')} characters.`,
+        ),
+    })
+    .optional()
+    .describe('What an environment made of it. `text` is the last answer.'),
+  tokens: z.int().describe('Those that the model wrote.'),
   cut: z.boolean().describe('Whether it was cut at `max_tokens`.'),
   score: z.number().nullable().describe('The reward. Null if a grader failed: the answer is not learned from.'),
   graders: z.record(
     z.string(),
     GraderResult.pick({ score: true, label: true, error: true, failure: true, latency_ms: true }),
   ),
+  watched_graders: z
+    .record(z.string(), z.number().nullable())
+    .optional()
+    .describe('Scores of graders that are no part of the reward.'),
   error: z.string().nullable().describe('Why it has no score.'),
 })
 export const RolloutGroup = z.object({

@@ -199,6 +199,7 @@ async function createFeatures(context: Context, platform: Platform) {
     datasets: data.datasets.datasets,
     models,
     evaluations,
+    endpoints: data.endpoints,
     files: data.files.files,
     engine,
     secrets,

@@ -49,6 +49,14 @@ const Config = z
           .describe('For reinforcement: graders as of evaluations, whose mean score is the reward.'),
         group_size: z.int().optional().describe('For reinforcement: answers to each prompt in a step.'),
         max_tokens: z.int().optional().describe('For reinforcement: most tokens of an answer.'),
+        watched_graders: z
+          .array(z.looseObject({ type: z.string(), name: z.string() }))
+          .optional()
+          .describe('For reinforcement: graders that are reported beside the reward and not trained on.'),
+        environments: z
+          .array(z.looseObject({ url: z.string() }))
+          .optional()
+          .describe('For reinforcement: https endpoints that answer the model turn by turn and may reward it.'),
       })
       .optional()
       .describe(

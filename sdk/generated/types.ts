@@ -24,6 +24,7 @@ export type SimpleGraderInput =
   | JsonEqualGraderInput | ContainsGraderInput | RegexGraderInput | ToolCallGrader | PythonGraderInput
   | EndpointGraderInput
 export type GradersInput = GraderInput[]
+export type EnvironmentsInput = EnvironmentInput[]
 export type Grader =
   | StringCheckGrader | TextSimilarityGrader | LabelModelGrader | ScoreModelGrader | JsonSchemaGrader | JsonEqualGrader
   | ContainsGrader | RegexGrader | ToolCallGrader | PythonGrader | EndpointGrader | MultiGrader
@@ -31,6 +32,7 @@ export type SimpleGrader =
   | StringCheckGrader | TextSimilarityGrader | LabelModelGrader | ScoreModelGrader | JsonSchemaGrader | JsonEqualGrader
   | ContainsGrader | RegexGrader | ToolCallGrader | PythonGrader | EndpointGrader
 export type Graders = Grader[]
+export type Environments = Environment[]
 export type DeploymentName = string
 export type Duration = string
 export type EvaluationTemplate = TemplateMessage[] | { item_reference: ItemReference }
@@ -1011,6 +1013,12 @@ export interface JobConfigInput {
     grader?: GraderInput | undefined
     /** For `reinforcement`: graders as of evaluations. The reward of an answer is the mean of their scores; a `multi` grader weighs them otherwise. */
     graders?: GradersInput | undefined
+    /** For `reinforcement`: graders whose scores are reported beside the reward and are no part of it, in evaluations, and in each step where they ask no model, no code and no endpoint. */
+    watched_graders?: GradersInput | undefined
+    /** For `reinforcement`: endpoints that answer the model turn by turn and may reward it. A row chooses one by its field `environment`; without that field it has the first, with null none. */
+    environments?: EnvironmentsInput | undefined
+    /** For `reinforcement`: whether an answer to a row with `tools` has to call one, as in chat requests. */
+    tool_choice?: 'auto' | 'required' | undefined
     /** For `reinforcement`: what is minimized. `dapo` (mean over all tokens, clipped further upwards than downwards), `grpo` (mean of the means of answers), `dr_grpo` (sums over a constant, scores not divided by their deviation), `gspo` (ratios of whole answers), `cispo` (clips weights, never gradients) or `rloo` (scores less the mean of the others, no clipping). */
     policy_loss?: 'dapo' | 'grpo' | 'dr_grpo' | 'gspo' | 'cispo' | 'rloo' | undefined
     /** For `reinforcement`: answers to each prompt in a step, which are compared with each other. */
@@ -1180,6 +1188,18 @@ export interface MultiGraderInput {
   /** Arithmetic over the scores by name: `0.5 * a + 0.5 * min(b, c)`. */ calculate_output: string
   pass_threshold?: number | undefined
 }
+export interface EnvironmentInput {
+  /** What rows call it, and what its reward is called among graders. */ name?: ShortName | undefined
+  /** An https address that is posted `{"environment", "episode", "turn", "last", "item", "messages"}` after each answer of the model, and answers `{"messages": [{"role": "tool", …}], "reward": 1, "done": false}`. */
+  url: string
+  /** Which secret of the account signs the requests, as webhooks are signed. */ secret_name?: string | undefined
+  /** How long an answer may take. */ timeout_seconds?: number | undefined
+  /** Whether the sum of its rewards in an episode is a score. Each episode must then have one. */
+  rewards?: boolean | undefined
+  /** Most answers of the model in an episode. */ turns_max?: number | undefined
+  /** Most tokens of an episode behind its prompt, of the model and of the environment. */
+  tokens_max?: number | undefined
+}
 export interface GradingLimitsInput {
   /** Grading ends when a larger share of the answers has no score, because a grader failed. */
   error_share_max?: number | undefined
@@ -1240,6 +1260,8 @@ export interface JobMetrics {
   /** With `reinforcement`: the mean score of all answers of the step. */ reward?: number
   /** The standard deviation of these scores. */ reward_deviation?: number
   /** Mean length of the answers of the step, in tokens. */ answer_tokens?: number
+  /** How many of these tokens are thoughts, on average. */ reasoning_tokens?: number
+  /** Mean number of the answers of the model in an episode of an environment. */ turns?: number
   /** Share of the answers that were cut at `max_tokens`. */ cut_share?: number
   /** Mean of minus the log-probability of the sampled tokens, in nats: how open the answers still are. */
   entropy?: number
@@ -1251,6 +1273,7 @@ export interface JobMetrics {
   /** Tokens that were sampled so far. */ generated_tokens?: number
   /** Mean time of grading an answer. */ grader_seconds?: number
   /** Time within which 19 of 20 answers were graded. */ grader_seconds_p95?: number
+  /** Mean time that an environment took in an episode. */ environment_seconds?: number
   /** Answers of the step that a grader could not score; they are left out. */ grader_failures?: number
   /** Validation loss after this step, if it was evaluated. */ validation_loss?: number
   /** Share of the held-out rows whose every learned token was the first choice. */ validation_exact?: number
@@ -1259,6 +1282,11 @@ export interface JobMetrics {
   validation_reward_margin?: number
   /** Share of the held-out preferences on whose side the model is. */ validation_reward_accuracy?: number
   /** With `reinforcement`: the mean score of the answers to the held-out prompts. */ validation_reward?: number
+  /** With `reinforcement`: how far the model has moved from its base: the estimated Kullback-Leibler divergence of a token of these answers, in nats. */
+  validation_kl?: number
+  /** Mean length of these answers, in tokens. */ validation_answer_tokens?: number
+  /** How many of these tokens are thoughts, on average. */ validation_reasoning_tokens?: number
+  /** Share of these answers that were cut. */ validation_cut_share?: number
 }
 export interface JobConfig {
   /** An adapter (`lora`), an adapter on the base in 4 bits (`qlora`), or all weights (`full`). */ method?: Method
@@ -1278,6 +1306,12 @@ export interface JobConfig {
     grader?: Grader
     /** For `reinforcement`: graders as of evaluations. The reward of an answer is the mean of their scores; a `multi` grader weighs them otherwise. */
     graders?: Graders
+    /** For `reinforcement`: graders whose scores are reported beside the reward and are no part of it, in evaluations, and in each step where they ask no model, no code and no endpoint. */
+    watched_graders?: Graders
+    /** For `reinforcement`: endpoints that answer the model turn by turn and may reward it. A row chooses one by its field `environment`; without that field it has the first, with null none. */
+    environments?: Environments
+    /** For `reinforcement`: whether an answer to a row with `tools` has to call one, as in chat requests. */
+    tool_choice?: 'auto' | 'required'
     /** For `reinforcement`: what is minimized. `dapo` (mean over all tokens, clipped further upwards than downwards), `grpo` (mean of the means of answers), `dr_grpo` (sums over a constant, scores not divided by their deviation), `gspo` (ratios of whole answers), `cispo` (clips weights, never gradients) or `rloo` (scores less the mean of the others, no clipping). */
     policy_loss?: 'dapo' | 'grpo' | 'dr_grpo' | 'gspo' | 'cispo' | 'rloo'
     /** For `reinforcement`: answers to each prompt in a step, which are compared with each other. */
@@ -1408,6 +1442,16 @@ export interface MultiGrader {
   /** Arithmetic over the scores by name: `0.5 * a + 0.5 * min(b, c)`. */ calculate_output: string
   pass_threshold: number
 }
+export interface Environment {
+  /** What rows call it, and what its reward is called among graders. */ name: ShortName
+  /** An https address that is posted `{"environment", "episode", "turn", "last", "item", "messages"}` after each answer of the model, and answers `{"messages": [{"role": "tool", …}], "reward": 1, "done": false}`. */
+  url: string
+  /** Which secret of the account signs the requests, as webhooks are signed. */ secret_name: string
+  /** How long an answer may take. */ timeout_seconds: number
+  /** Whether the sum of its rewards in an episode is a score. Each episode must then have one. */ rewards: boolean
+  /** Most answers of the model in an episode. */ turns_max: number
+  /** Most tokens of an episode behind its prompt, of the model and of the environment. */ tokens_max: number
+}
 export interface GradingLimits {
   /** Grading ends when a larger share of the answers has no score, because a grader failed. */ error_share_max: number
   /** Grading ends when its judges have used so many tokens, of prompts and answers. Default: no limit. */
@@ -1425,6 +1469,9 @@ export interface ResolvedConfig {
     desirable_weight: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
     undesirable_weight: { value: number; source: 'request' | 'default' | 'base_size' | 'model' }
     graders: { value: JsonObject[]; source: 'request' | 'default' | 'base_size' | 'model' }
+    watched_graders: { value: JsonObject[]; source: 'request' | 'default' | 'base_size' | 'model' }
+    environments: { value: JsonObject[]; source: 'request' | 'default' | 'base_size' | 'model' }
+    tool_choice: { value: 'auto' | 'required'; source: 'request' | 'default' | 'base_size' | 'model' }
     policy_loss: {
       value: 'dapo' | 'grpo' | 'dr_grpo' | 'gspo' | 'cispo' | 'rloo'
       source: 'request' | 'default' | 'base_size' | 'model'
@@ -1555,6 +1602,11 @@ export interface JobEvaluation {
   validation_reward_margin?: number
   /** Share of the held-out preferences on whose side the model is. */ validation_reward_accuracy?: number
   /** With `reinforcement`: the mean score of the answers to the held-out prompts. */ validation_reward?: number
+  /** With `reinforcement`: how far the model has moved from its base: the estimated Kullback-Leibler divergence of a token of these answers, in nats. */
+  validation_kl?: number
+  /** Mean length of these answers, in tokens. */ validation_answer_tokens?: number
+  /** How many of these tokens are thoughts, on average. */ validation_reasoning_tokens?: number
+  /** Share of these answers that were cut. */ validation_cut_share?: number
   /** Mean loss of the training rows over the epoch, up to this step. */ train_loss?: number
   created_at: Time
 }
@@ -1627,7 +1679,11 @@ export interface RolloutGroup {
 export interface RolloutAnswer {
   /** Its first 2,000 characters. */ text: string
   /** Its calls of tools as JSON, the first 2,000 characters. */ tool_calls?: string
-  tokens: number
+  /** What an environment made of it. `text` is the last answer. */ episode?: {
+    /** How often the model answered. */ turns: number
+    /** All messages behind the prompt as JSON, the first 2,000 characters. */ messages: string
+  }
+  /** Those that the model wrote. */ tokens: number
   /** Whether it was cut at `max_tokens`. */ cut: boolean
   /** The reward. Null if a grader failed: the answer is not learned from. */ score: number | null
   graders: {
@@ -1640,6 +1696,7 @@ export interface RolloutAnswer {
       latency_ms?: number
     }
   }
+  /** Scores of graders that are no part of the reward. */ watched_graders?: { [k: string]: number | null }
   /** Why it has no score. */ error: string | null
 }
 export interface AdapterFields {

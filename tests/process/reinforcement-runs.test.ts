@@ -16,6 +16,11 @@ before(async () => {
 after(() => app.stop())
 
 /** A quarter of the tiny base's answers have one of these. */
+/** No part of the reward: one that is cheap, and one that asks code of the user and fails. */
+const watched = [
+  { type: 'regex', name: 'vowels', input: '{{sample.output_text}}', pattern: '[aeiou]', ignore_case: true },
+  { type: 'python', name: 'broken', source: 'def grade(sample, item):\n    raise ValueError("broken")' },
+]
 const letters = { type: 'regex', name: 'letters', input: '{{sample.output_text}}', pattern: '[kvz]', ignore_case: true }
 
 /** Four prompts in steps of two, two held-out ones; an evaluation every three steps. */
@@ -29,7 +34,7 @@ async function reinforce(): Promise<string> {
     model_id: tiny,
     dataset_id: dataset.id,
     config: {
-      method_options: { objective: 'reinforcement', grader: letters, ...limits },
+      method_options: { objective: 'reinforcement', grader: letters, watched_graders: watched, ...limits },
       training_config: { epochs: 4, batch_size: 2, learning_rate: 0.01, seed: 1 },
       evaluation_config: { validation_split: 0.34, every_steps: 3 },
     },
@@ -45,6 +50,34 @@ async function completed(id: string): Promise<JobEvent[]> {
   assert.equal(job.status, 'completed', JSON.stringify(job.error))
   return events
 }
+
+test('watched graders are reported beside the reward, and how far the model is from its base', async () => {
+  const metrics = whole.flatMap(({ type, data }) => (type === 'metrics' ? [data!] : []))
+  const steps = metrics.filter(({ reward }) => reward !== undefined)
+  const evaluations = metrics.filter(({ validation_reward }) => validation_reward !== undefined)
+  assert.ok(steps.length > 0 && evaluations.length > 0)
+  for (const { graders, reward, watched_graders, grader_failures } of steps) {
+    assert.deepEqual(graders, { letters: reward })
+    assert.deepEqual(Object.keys(watched_graders as object), ['vowels'])
+    assert.equal(grader_failures, 0)
+  }
+  for (const { validation_graders, validation_reward, validation_watched_graders } of evaluations) {
+    assert.deepEqual(validation_graders, { letters: validation_reward })
+    assert.deepEqual(Object.keys(validation_watched_graders as object), ['vowels'])
+  }
+  const kl = evaluations.map(({ step, validation_kl }) => [Number(step), Number(validation_kl)] as const)
+  const [first, ...later] = kl.toSorted(([a], [b]) => a - b)
+  assert.deepEqual(first, [0, 0], 'a new adapter changes nothing')
+  for (const [, value] of later) assert.ok(value > 0, `${kl}`)
+  const { items } = (await app.api('GET', `/fine-tuning/jobs/${whole_id}/evaluations`)).body
+  assert.deepEqual(
+    items.map(({ validation_kl }: { validation_kl: number }) => validation_kl).toReversed(),
+    kl.map(([, value]) => value),
+  )
+  const kept = (await app.api('GET', `/fine-tuning/jobs/${whole_id}/rollouts/0`)).body.validation
+  for (const { text, watched_graders } of kept.groups[0].answers)
+    assert.deepEqual(watched_graders, { vowels: Number(/[aeiou]/i.test(text)), broken: null })
+})
 
 test('held-out prompts choose the best state, and their answers are shown with scores', async () => {
   const job = await app.job(whole_id)

@@ -15,6 +15,7 @@ let dataset_id: string
 
 const answer = (text: string, score: number | null) => ({
   ...{ tokens: [1, 2, 3], logprobs: [-1, -1, -1], text, tool_calls: [], cut: false, score },
+  ...{ thought_tokens: 0, message: { role: 'assistant', content: text }, watched: {} },
   graders: { sum: { score, passed: score === 1, ...(score === null && { error: 'no answer in time' }) } },
   error: score === null ? "'sum' failed: no answer in time" : null,
 })

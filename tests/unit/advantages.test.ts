@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { policyLosses } from '../../contract/hyperparameters.ts'
 import { advantagesOf, isEqual, tokenWeight } from '../../server/features/jobs/reinforcement/advantages.ts'
+import { divergence } from '../../server/features/jobs/reinforcement/divergence.ts'
 import { shuffled } from '../../server/features/jobs/reinforcement/prompts.ts'
 import { dataOf, figuresOf, type GradedGroup } from '../../server/features/jobs/reinforcement/rollouts.ts'
 import { learningRate } from '../../server/features/jobs/reinforcement/schedule.ts'
@@ -31,7 +32,10 @@ test('a group whose scores are the same teaches nothing, nor does one answer', (
 
 const answer = (tokens: number, score: number | null) => ({
   tokens: Array.from({ length: tokens }, (_, index) => index),
-  logprobs: Array(tokens).fill(-1),
+  logprobs: Array<number>(tokens).fill(-1),
+  thought_tokens: 0,
+  message: { role: 'assistant', content: `${tokens}` },
+  watched: {},
   text: `${tokens}`,
   tool_calls: [],
   cut: tokens === 4,
@@ -52,6 +56,33 @@ test('token losses are weighed without a bias by length where the paper has none
   assert.equal(tokenWeight('gspo', 1, batch), 1 / 2)
   assert.equal(tokenWeight('dr_grpo', 3, batch), 1 / 16)
   assert.equal(tokenWeight('rloo', 3, batch), 1 / 2)
+})
+
+test('what an environment said is context: no token of it is trained, none is counted', () => {
+  // Two tokens were sampled, then three were said, then one was sampled.
+  const episode = { context: [[2, 5] as [number, number]], messages: [], turns: 2, environment_ms: 10, given: {} }
+  const played = { ...answer(6, 1), logprobs: [-1, -2, -3], episode }
+  const group = { row: 1, prompt: [7, 8], answers: [played, answer(2, 0)] }
+  const [first, second] = dataOf([group], 'dapo', 8)
+  assert.deepEqual(first!.ids, [7, 8, 0, 1, 2, 3, 4, 5])
+  assert.deepEqual([first!.start, first!.trained], [undefined, [2, 3, 7]])
+  assert.equal(first!.weights, 1 / 5)
+  assert.deepEqual([second!.start, second!.trained], [2, undefined])
+  assert.equal(figuresOf({ groups: [group], grader_ms: [] }).answer_tokens, 2.5)
+})
+
+test('the divergence of a token is that of the two distributions, and 0 for the same', () => {
+  const [tuned, base] = [
+    [0.7, 0.2, 0.1],
+    [0.5, 0.3, 0.2],
+  ] as const
+  const exact = tuned.reduce((sum, p, token) => sum + p * Math.log(p / base[token]!), 0)
+  // As often as the tuned model samples each token.
+  const sampled = tuned.flatMap((p, token) => Array<number>(Math.round(p * 10)).fill(token))
+  const logs = (of: readonly number[]) => [sampled.map((token) => Math.log(of[token]!))]
+  near([divergence(logs(tuned), logs(base))!], [exact])
+  assert.equal(divergence(logs(tuned), logs(tuned)), 0)
+  assert.equal(divergence([[]], [[]]), null)
 })
 
 test('answers without a score and groups without a difference are left out, and counted', () => {

@@ -9,6 +9,9 @@ import { KeptRollouts } from '../../server/features/jobs/result.ts'
 const answer = (score: number | null, text = 'yes'): GradedAnswer => ({
   tokens: [1, 2],
   logprobs: [-1, -1],
+  thought_tokens: 0,
+  message: { role: 'assistant', content: text },
+  watched: {},
   text,
   tool_calls: [],
   cut: false,

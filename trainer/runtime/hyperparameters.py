@@ -40,6 +40,14 @@ class Options:
     # For `reinforcement`: graders as of evaluations. The reward of an answer is the mean of their scores; a `multi`
     # grader weighs them otherwise.
     graders: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    # For `reinforcement`: graders whose scores are reported beside the reward and are no part of it, in evaluations,
+    # and in each step where they ask no model, no code and no endpoint.
+    watched_graders: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    # For `reinforcement`: endpoints that answer the model turn by turn and may reward it. A row chooses one by its
+    # field `environment`; without that field it has the first, with null none.
+    environments: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    # For `reinforcement`: whether an answer to a row with `tools` has to call one, as in chat requests.
+    tool_choice: str = "auto"
     # For `reinforcement`: what is minimized. `dapo` (mean over all tokens, clipped further upwards than downwards),
     # `grpo` (mean of the means of answers), `dr_grpo` (sums over a constant, scores not divided by their deviation),
     # `gspo` (ratios of whole answers), `cispo` (clips weights, never gradients) or `rloo` (scores less the mean of the

@@ -78,7 +78,8 @@ const allOf = (graders: readonly Grader[], field: string): [string, SimpleGrader
     return Object.entries(grader.graders).map(([name, part]) => [`${at}.graders.${name}`, part])
   })
 
-function checkEndpoint(endpoints: Checks['endpoints'], url: string, field: string): void {
+/** Throws invalid_request, or address_blocked, for an address that can never be asked. */
+export function checkEndpoint(endpoints: Checks['endpoints'], url: string, field: string): void {
   const problem = endpoints.problem(url)
   if (!problem) return
   throw new ApiError(

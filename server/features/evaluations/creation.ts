@@ -14,7 +14,7 @@ import type { Datasets } from '../datasets/index.ts'
 import type { Files } from '../files/index.ts'
 import type { Inference } from '../inference/index.ts'
 import type { TunedModels } from '../models/index.ts'
-import { checkGraders, checkSchema, judgesOf } from './check.ts'
+import { checkEndpoint, checkGraders, checkSchema, judgesOf } from './check.ts'
 import { createCompileCheck } from './graders/compile-check.ts'
 import type { PythonGraders } from './graders/python/pool.ts'
 import { rowsOf, type Template } from './items.ts'
@@ -196,6 +196,11 @@ export class EvaluationCreation {
     const { python, endpoints } = this.options
     await checkGraders({ compile: this.check, python, endpoints }, account_id, graders, field)
     for (const judge of judgesOf(graders)) await this.options.inference.modelId(account_id, judge)
+  }
+
+  /** Throws invalid_request, or address_blocked, for an address that can never be asked. `field` is where it is. */
+  checkEndpoint(url: string, field: string): void {
+    checkEndpoint(this.options.endpoints, url, field)
   }
 
   /** Throws invalid_request for a JSON Schema that cannot be used. */

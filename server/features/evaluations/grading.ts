@@ -3,7 +3,13 @@
 import type { Logger } from 'pino'
 import type { ChatResponse } from '../../../contract/chat.ts'
 import { ApiError } from '../../../contract/errors.ts'
-import { type Grader, type GraderFigures, type GradingLimits, gradingDefaults } from '../../../contract/graders.ts'
+import {
+  type Grader,
+  type GraderFigures,
+  type GraderResult,
+  type GradingLimits,
+  gradingDefaults,
+} from '../../../contract/graders.ts'
 import { createFairQueue } from '../../../lib/fair-queue.ts'
 import { randomBase62 } from '../../../lib/ids.ts'
 import { endOfDay } from '../../../lib/utc-day.ts'
@@ -13,7 +19,7 @@ import type { Endpoints, SignedRequest } from '../../platform/outbound/signed-po
 import type { Turn } from '../../platform/queue/worker.ts'
 import type { Accounts } from '../accounts/index.ts'
 import { askInBackground, backgroundOperations, type Inference } from '../inference/index.ts'
-import { addUsages, type Graded, gradeAnswer } from './graders/grade.ts'
+import { addUsages, type Graded, type GradingTools, gradeAnswer } from './graders/grade.ts'
 import type { AskJudge } from './graders/judges.ts'
 import type { PythonGraders } from './graders/python/pool.ts'
 import { GraderFailure, GradingStopped, type Values } from './graders/template.ts'
@@ -43,14 +49,17 @@ export interface GradingReport {
 /** What is known of a run when it resumes: `failed` of `answers` have no score, and what judges took. */
 export type GradingSoFar = Pick<GradingReport, 'answers' | 'failed' | 'judges'>
 
+export type GradedSample = Values & { given?: Record<string, GraderResult> }
+
 export interface GradingRun {
   /**
-   * Scores one answer. Throws GradingStopped (too many failed, or the budget is spent), GraderError (a grader that is
-   * too slow to grade any answer), DayUsedUp, TurnOver, or the signal's reason.
+   * Scores one answer; `given` are scores of something else, which count like those of graders. Throws GradingStopped
+   * (too many failed, or the budget is spent), GraderError (a grader that is too slow to grade any answer), DayUsedUp,
+   * TurnOver, or the signal's reason.
    */
-  grade(values: Values, signal: AbortSignal): Promise<Graded>
+  grade(values: Values, signal: AbortSignal, given?: Record<string, GraderResult>): Promise<Graded>
   /** Scores answers at once and resolves in their order. Throws what `grade` throws. */
-  gradeSamples(samples: readonly Values[], options: { signal: AbortSignal }): Promise<Graded[]>
+  gradeSamples(samples: readonly GradedSample[], options: { signal: AbortSignal }): Promise<Graded[]>
   report(): GradingReport
   close(): Promise<void>
 }
@@ -131,11 +140,11 @@ class OpenGradingRun implements GradingRun {
     for (const { name } of run.graders) this.figures.set(name, new Figures())
   }
 
-  async grade(values: Values, signal: AbortSignal): Promise<Graded> {
+  async grade(values: Values, signal: AbortSignal, given?: Record<string, GraderResult>): Promise<Graded> {
     const ask: AskJudge = (request) => this.judgeInTurn('', () => this.ask(request, signal), signal)
     const { python, endpoints } = this.options
     const { account_id, graders } = this.run
-    const graded = await gradeAnswer(graders, values, {
+    const tools = {
       thread: this.thread,
       ask,
       python: ({ source }, { sample, item }, signal) =>
@@ -143,15 +152,16 @@ class OpenGradingRun implements GradingRun {
       endpoint: ({ url, secret_name, timeout_seconds }, body, signal) =>
         askEndpoint(endpoints, { account_id, url, secret_name, body, timeout_ms: 1000 * timeout_seconds }, signal),
       signal,
-    })
-    for (const [name, result] of Object.entries(graded.graders)) this.figures.get(name)!.add(result)
+    } satisfies GradingTools
+    const graded = await gradeAnswer(graders, values, tools, given)
+    for (const [name, result] of Object.entries(graded.graders)) this.figuresOf(name).add(result)
     this.answers++
     if (graded.error !== null) this.failed++
     this.requireShare(graded.error)
     return graded
   }
 
-  async gradeSamples(samples: readonly Values[], { signal }: { signal: AbortSignal }): Promise<Graded[]> {
+  async gradeSamples(samples: readonly GradedSample[], { signal }: { signal: AbortSignal }): Promise<Graded[]> {
     const failure = new AbortController()
     const either = AbortSignal.any([signal, failure.signal])
     const graded = new Array<Graded>(samples.length)
@@ -159,13 +169,20 @@ class OpenGradingRun implements GradingRun {
     const work = async () => {
       while (next < samples.length && !either.aborted) {
         const index = next++
-        graded[index] = await this.grade(samples[index]!, either)
+        const { given, ...values } = samples[index]!
+        graded[index] = await this.grade(values, either, given)
       }
     }
     const atOnce = Math.min(answersAtOnce, samples.length)
     await Promise.all(Array.from({ length: atOnce }, () => work().catch((error) => failure.abort(error))))
     either.throwIfAborted()
     return graded
+  }
+
+  private figuresOf(name: string): Figures {
+    const figures = this.figures.get(name) ?? new Figures()
+    this.figures.set(name, figures)
+    return figures
   }
 
   report(): GradingReport {

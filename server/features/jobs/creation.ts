@@ -234,12 +234,17 @@ export class JobCreation {
     }
   }
 
-  /** Throws invalid_request for graders that could never score. */
+  /** Throws invalid_request for graders that could never score, and environments that could never be asked. */
   private async requireGraders(account_id: string, { method_options }: JobConfig): Promise<void> {
-    const { grader, graders } = method_options ?? {}
+    const { grader, graders, watched_graders, environments } = method_options ?? {}
+    const { creation } = this.options.evaluations
     const field = grader ? 'config.method_options.grader' : 'config.method_options.graders'
     const given = grader ? [grader] : graders
-    if (given) await this.options.evaluations.creation.checkGraders(account_id, given, field)
+    if (given) await creation.checkGraders(account_id, given, field)
+    if (watched_graders)
+      await creation.checkGraders(account_id, watched_graders, 'config.method_options.watched_graders')
+    for (const [index, { url }] of (environments ?? []).entries())
+      creation.checkEndpoint(url, `config.method_options.environments.${index}.url`)
   }
 
   /** Throws invalid_request for a job that learns from graders where its answers cannot be sampled. */

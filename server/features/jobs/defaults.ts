@@ -177,11 +177,23 @@ function checkReinforcement({ method, method_options = {}, lora_config, evaluati
   const refuse = (field: string, why: string) => {
     throw new ApiError('invalid_request', `'config.${field}' ${why}`, { details: { field: `config.${field}` } })
   }
-  const { grader, graders } = method_options
+  const { grader, graders, watched_graders = [], environments = [] } = method_options
   if (grader !== undefined && graders !== undefined)
     refuse('method_options.grader', "and 'graders' exclude each other: give one of them.")
-  if (grader === undefined && graders === undefined)
-    refuse('method_options.graders', "is required for 'reinforcement': give a grader whose score is the reward.")
+  const silent = environments.findIndex(({ rewards }) => !rewards)
+  if (grader === undefined && graders === undefined && (environments.length === 0 || silent >= 0))
+    refuse(
+      'method_options.graders',
+      "is required for 'reinforcement': give a grader whose score is the reward" +
+        (silent >= 0 ? `, as the environment '${environments[silent]!.name}' gives none.` : ', or an environment.'),
+    )
+  const names = [...(grader ? [grader] : (graders ?? [])), ...environments, ...watched_graders].map(({ name }) => name)
+  const twice = names.find((name, index) => names.indexOf(name) !== index)
+  if (twice !== undefined)
+    refuse(
+      'method_options',
+      `names '${twice}' twice: graders, watched graders and environments need names of their own.`,
+    )
   if (method === 'full') refuse('method', "must be lora or qlora for 'reinforcement': it trains an adapter.")
   if (lora_config?.dropout)
     refuse('lora_config.dropout', "must be 0 for 'reinforcement': the trainer has to compute what was sampled.")

@@ -2,6 +2,7 @@ import path from 'node:path'
 import type { Machine } from '../../../contract/machine.ts'
 import { usableCores } from '../../../lib/usable-cores.ts'
 import { type ChangeNotifier, createChangeNotifier } from '../../platform/events/event-streams.ts'
+import type { Endpoints } from '../../platform/outbound/signed-post.ts'
 import type { Plans } from '../../platform/plans.ts'
 import { type AbortSignals, createAbortSignals, startWorker } from '../../platform/queue/worker.ts'
 import type { Secrets } from '../../platform/storage/secrets.ts'
@@ -45,6 +46,8 @@ interface Needs {
   datasets: Datasets
   models: TunedModels
   evaluations: Evaluations
+  /** What posts to environments of users. */
+  endpoints: Endpoints
   files: Files
   /** The engine, which shares the cores with the trainers. */
   engine: {
@@ -70,7 +73,7 @@ interface Parts {
 /** Where jobs run: in a Ray cluster, or on this machine. */
 async function createHosts(
   context: Context,
-  { engine, secrets, prepared, models, evaluations }: Needs,
+  { engine, secrets, prepared, models, evaluations, endpoints }: Needs,
   { specs, devices, changes }: Parts,
 ) {
   const { config, db, queue, dataDir, artifacts, python, log, now } = context
@@ -110,6 +113,7 @@ async function createHosts(
       models,
       engine: engine.client,
       grading: evaluations.grading,
+      endpoints,
     })
   return { cores, ray, host }
 }

@@ -1,6 +1,7 @@
 // Trains on this machine: the trainer is a child of this process.
 
 import { ApiError } from '../../../contract/errors.ts'
+import type { Endpoints } from '../../platform/outbound/signed-post.ts'
 import { writeWhileFree } from '../../platform/storage/free-disk.ts'
 import type { Artifacts } from '../../platform/storage/objects/index.ts'
 import type { PreparedTrainer } from '../../platform/trainer/prepared-trainer.ts'
@@ -36,6 +37,7 @@ interface Options {
   models: Pick<TunedModels, 'startingModel'>
   engine: Pick<EngineClient, 'post' | 'unload'>
   grading: Evaluations['grading']
+  endpoints: Pick<Endpoints, 'post'>
 }
 
 export function createLocalHost({
@@ -50,12 +52,15 @@ export function createLocalHost({
   models,
   engine,
   grading,
+  endpoints,
 }: Options): TrainerHost {
   /** The weights that sample: those below the adapter that is trained. */
   async function samplingBase({ account_id, model_id }: JobRow) {
     const { base } = servedBaseOf({ ...(await models.startingModel(account_id, model_id)), adapter: undefined })
     return { base }
   }
+
+  const learning = { engine, grading, endpoints }
 
   return {
     queues: false,
@@ -88,7 +93,7 @@ export function createLocalHost({
         const config = readResolvedConfig(job.resolved_config_json)
         const exit =
           config.method_options.objective.value === 'reinforcement'
-            ? await runReinforcement({ ...run, job, config, spec, ...(await samplingBase(job)), engine, grading })
+            ? await runReinforcement({ ...run, job, config, spec, ...(await samplingBase(job)), ...learning })
             : await runTrainer({ ...run, spec, prepared, processes: place?.processes ?? 1 })
         if (!asked.aborted && exit.status !== 0) signal.throwIfAborted()
         return { how: stopping.aborted ? 'interrupted' : 'exited', exit }

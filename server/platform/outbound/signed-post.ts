@@ -16,6 +16,8 @@ export interface SignedRequest {
   body: unknown
   /** Time of one try. */
   timeout_ms: number
+  /** Largest answer. Default: 64 KiB. */
+  bytes_max?: number
 }
 
 export interface Endpoints {
@@ -37,7 +39,7 @@ interface Options {
 
 /** Requests at once, of all accounts and of one. */
 const atOnce = { at_once: 128, at_once_per_account: 32 }
-const bytes_max = 65_536
+const answerBytesMax = 65_536
 const bodyMax = 4_000_000
 /** Waits before the second and the third try. */
 const waits_ms = [500, 2000]
@@ -52,7 +54,7 @@ export function createEndpoints({ rules, secrets, version, now, resolve = resolv
   }
 
   async function attempt(request: SignedRequest, id: string, body: string, signal: AbortSignal): Promise<PostAnswer> {
-    const { account_id, secret_name, url, timeout_ms } = request
+    const { account_id, secret_name, url, timeout_ms, bytes_max = answerBytesMax } = request
     const headers = {
       'content-type': 'application/json',
       accept: 'application/json',

@@ -119,7 +119,11 @@ test('rewards and each grader, and the best held-out reward; steps that are take
   const { figures, graders, best } = runOf(
     events(
       [1, 'metrics', { step: 0, validation_reward: 0.1, validation_graders: { rule: 0.1 }, best: true }],
-      [2, 'metrics', { step: 1, loss: 0.2, reward: 0.3, graders: { rule: 0.2, style: 0.4 } }],
+      [
+        2,
+        'metrics',
+        { step: 1, loss: 0.2, reward: 0.3, graders: { rule: 0.2, style: 0.4 }, watched_graders: { vowels: 0.6 } },
+      ],
       [3, 'metrics', { step: 2, loss: 0.1, reward: 0.9, graders: { rule: 0.8, style: 1 } }],
       [4, 'metrics', { step: 2, validation_reward: 0.7, validation_graders: { rule: 0.7 }, best: true }],
       [5, 'metrics', { step: 2, loss: 0.1, reward: 0.5, graders: { rule: 0.5, style: 0.5 } }],
@@ -130,7 +134,7 @@ test('rewards and each grader, and the best held-out reward; steps that are take
     [1, 0.3],
     [2, 0.5],
   ])
-  assert.deepEqual(Object.keys(graders), ['rule', 'style'])
+  assert.deepEqual(Object.keys(graders), ['rule', 'style', 'vowels (watched)'])
   assert.deepEqual(values(graders.rule!.validation), [
     [0, 0.1],
     [2, 0.7],

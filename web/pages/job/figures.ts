@@ -46,6 +46,34 @@ export const figures: readonly Figure[] = [
     noisy: true,
   },
   {
+    title: 'Thoughts',
+    help: 'How many tokens of an answer are thoughts, on average.',
+    lines: [
+      { name: 'reasoning_tokens', label: 'Training' },
+      { name: 'validation_reasoning_tokens', label: 'Held-out', points: true },
+    ],
+    noisy: true,
+  },
+  {
+    title: 'Distance from the base',
+    help:
+      'How far the model has moved from its base: the KL divergence of a token of the answers to held-out prompts, ' +
+      'in nats. It grows as the model learns; a jump without more reward is a reason to stop.',
+    lines: [{ name: 'validation_kl', label: 'Held-out', points: true }],
+  },
+  {
+    title: 'Turns',
+    help: 'How often the model answered in an episode of an environment, on average.',
+    lines: [{ name: 'turns', label: 'Turns' }],
+    noisy: true,
+  },
+  {
+    title: 'Environment latency',
+    help: 'Time that an environment took in an episode, on average.',
+    lines: [{ name: 'environment_seconds', label: 'Mean' }],
+    format: (value) => formatDuration(value),
+  },
+  {
     title: 'Cut answers',
     help: 'Share of the answers that were cut at max tokens. They are graded as they are: many need a higher limit.',
     lines: [

@@ -26,6 +26,11 @@ const figureNames = [
   'validation_reward',
   'answer_tokens',
   'validation_answer_tokens',
+  'reasoning_tokens',
+  'validation_reasoning_tokens',
+  'validation_kl',
+  'turns',
+  'environment_seconds',
   'cut_share',
   'validation_cut_share',
   'entropy',
@@ -152,13 +157,16 @@ export class RunReader {
       const value = numberOf(data[name])
       if (value !== undefined) add(run.figures[name], { step, seconds, value })
     }
-    for (const [name, split] of [
-      ['graders', 'training'],
-      ['validation_graders', 'validation'],
+    for (const [name, split, suffix] of [
+      ['graders', 'training', ''],
+      ['validation_graders', 'validation', ''],
+      ['watched_graders', 'training', ' (watched)'],
+      ['validation_watched_graders', 'validation', ' (watched)'],
     ] as const)
-      for (const [grader, score] of Object.entries((data[name] as Record<string, unknown> | undefined) ?? {})) {
+      for (const [its, score] of Object.entries((data[name] as Record<string, unknown> | undefined) ?? {})) {
         const value = numberOf(score)
         if (value === undefined) continue
+        const grader = its + suffix
         run.graders[grader] ??= { training: [], validation: [] }
         add(run.graders[grader][split], { step, seconds, value })
       }

@@ -36,10 +36,17 @@ type Timed = GraderResult & { latency_ms: number }
 type BoundTools = GradingTools & { bounds: GradingBounds }
 
 /**
- * The graders run at once. Throws GraderError if one is too slow to grade any answer, GradingStopped, or the signal's
- * reason.
+ * The graders run at once. `given`: what else scored the answer, which counts like a grader; where that failed, no
+ * grader is asked. Throws GraderError if one is too slow to grade any answer, GradingStopped, or the signal's reason.
  */
-export async function gradeAnswer(graders: readonly Grader[], values: Values, tools: GradingTools): Promise<Graded> {
+export async function gradeAnswer(
+  graders: readonly Grader[],
+  values: Values,
+  tools: GradingTools,
+  given: Record<string, GraderResult> = {},
+): Promise<Graded> {
+  const others = Object.entries(given)
+  if (others.some(([, { failure }]) => failure !== undefined)) return gradedBy([], others)
   const bounds = { signal: tools.signal, left_ms: answer_ms }
   const settled = await Promise.allSettled(
     graders.map(async (grader) => [grader.name, await gradeOne(grader, values, { ...tools, bounds })] as const),
@@ -48,12 +55,23 @@ export async function gradeAnswer(graders: readonly Grader[], values: Values, to
   const thrown = settled.find((result) => result.status === 'rejected')
   if (thrown) throw thrown.reason
   const results = settled.map((result) => (result as PromiseFulfilledResult<readonly [string, GraderResult]>).value)
+  return gradedBy(results, others)
+}
+
+type Named = readonly [string, GraderResult]
+
+function gradedBy(byGraders: readonly Named[], others: readonly Named[]): Graded {
+  const results = [...byGraders, ...others]
   const failed = results.find(([, { failure }]) => failure !== undefined)
   return {
     score: failed ? null : results.reduce((sum, [, { score }]) => sum + score!, 0) / results.length,
     passed: results.every(([, { passed }]) => passed),
     graders: Object.fromEntries(results),
-    error: failed ? `The grader '${failed[0]}' failed: ${failed[1].error}` : null,
+    error: !failed
+      ? null
+      : others.includes(failed)
+        ? (failed[1].error ?? null)
+        : `The grader '${failed[0]}' failed: ${failed[1].error}`,
   }
 }
 

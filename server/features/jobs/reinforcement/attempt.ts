@@ -2,11 +2,14 @@
 import path from 'node:path'
 import type { ResolvedConfig } from '../../../../contract/fine-tuning.ts'
 import type { Grader } from '../../../../contract/graders.ts'
+import type { Endpoints } from '../../../platform/outbound/signed-post.ts'
 import { type CommandTrainer, TrainerEnded } from '../../../platform/trainer/command-trainer.ts'
 import type { TrainerEvent } from '../../../platform/trainer/trainer.ts'
-import type { Evaluations, GradingRun } from '../../evaluations/index.ts'
+import type { EvaluationItem, Evaluations, GradingRun } from '../../evaluations/index.ts'
 import type { EngineClient, Target } from '../../serving/index.ts'
+import { environmentsOf } from './bounds.ts'
 import { Checkpoints } from './checkpoints.ts'
+import { environmentOf, playEpisode } from './episodes.ts'
 import { HeldOutEvaluation } from './evaluation.ts'
 import { GradedAnswers } from './graded-answers.ts'
 import { PolicyTrainer } from './policy-trainer.ts'
@@ -14,12 +17,13 @@ import { Prompts } from './prompts.ts'
 import { type Emit, StepReports } from './reports.ts'
 import { loadBest, saveResult } from './result.ts'
 import { tokensOf } from './rollouts.ts'
-import type { SamplingOptions } from './sampling.ts'
+import { type Play, PromptRefused, type SamplingOptions } from './sampling.ts'
 import { learningRate, Schedule } from './schedule.ts'
 import { ServedPolicy } from './served-policy.ts'
 import { fingerprintOf, type Spec, type State } from './state.ts'
 import { rolloutsOfStep } from './step-rollouts.ts'
 import { update } from './update.ts'
+import { WatchedGraders } from './watched.ts'
 
 export interface AttemptOptions {
   job: { id: string; account_id: string; key_id: string }
@@ -30,6 +34,7 @@ export interface AttemptOptions {
   base: Target['base']
   engine: Pick<EngineClient, 'post' | 'unload'>
   grading: Evaluations['grading']
+  endpoints: Pick<Endpoints, 'post'>
   signal: AbortSignal
   onEvent(event: TrainerEvent): void
 }
@@ -69,6 +74,7 @@ export async function attempt(run: AttemptOptions, commands: CommandTrainer): Pr
   })
 
   const grading = openGrading(run, state)
+  const watched = openWatched(run, state, emit)
   const policy = new ServedPolicy({
     trainer,
     engine: run.engine,
@@ -77,10 +83,12 @@ export async function attempt(run: AttemptOptions, commands: CommandTrainer): Pr
     id: `${run.job.id}.${spec.attempt}`,
   })
   try {
-    const answers = new GradedAnswers({ sampling: samplingOf(run), grading, emit, signal })
+    const answers = new GradedAnswers({ ...episodesOf(run), grading, watched, emit, signal })
     const evaluation = new HeldOutEvaluation({
       prompts,
       answers,
+      watched,
+      trainer,
       checkpoints,
       emit,
       steps_total,
@@ -115,6 +123,7 @@ export async function attempt(run: AttemptOptions, commands: CommandTrainer): Pr
     return true
   } finally {
     await grading.close()
+    await watched.close()
     await policy.drop()
   }
 }
@@ -182,25 +191,62 @@ function announce({ config }: AttemptOptions, { learned, heldOut }: Prompts, ste
   })
 }
 
-function openGrading({ job, config, grading }: AttemptOptions, state: State): GradingRun {
-  const { graders, grading: limits } = config.method_options
-  return grading.open({
-    account_id: job.account_id,
-    key_id: job.key_id === '' ? null : job.key_id,
-    id: `${job.id}.${state.step}`,
-    graders: graders.value as unknown as Grader[],
-    limits: limits.value,
+/** Who grades, and up to where. */
+const gradingOf = ({ job: { account_id, key_id }, config }: AttemptOptions) => ({
+  account_id,
+  key_id: key_id === '' ? null : key_id,
+  limits: config.method_options.grading.value,
+})
+
+const gradersOf = ({ value }: { value: unknown }) => value as Grader[]
+
+function openGrading(run: AttemptOptions, state: State): GradingRun {
+  return run.grading.open({
+    ...gradingOf(run),
+    id: `${run.job.id}.${state.step}`,
+    graders: gradersOf(run.config.method_options.graders),
     soFar: state.grading,
   })
 }
 
+function openWatched(run: AttemptOptions, state: State, emit: Emit): WatchedGraders {
+  return new WatchedGraders({
+    ...gradingOf(run),
+    grading: run.grading,
+    id: `${run.job.id}.w${state.step}`,
+    graders: gradersOf(run.config.method_options.watched_graders),
+    soFar: state.watched,
+    onWarning: (message) => emit('warning', message, { code: 'watched_graders_failed' }),
+  })
+}
+
+/** How answers are sampled, and become episodes of the environments of their rows. */
+function episodesOf(run: AttemptOptions) {
+  const { config, endpoints } = run
+  const environments = environmentsOf(config.method_options)
+  const has_graders = config.method_options.graders.value.length > 0
+  const sampling = samplingOf(run)
+  return {
+    sampling,
+    requireScore(item: EvaluationItem) {
+      if (!environmentOf(environments, item)?.rewards && !has_graders)
+        throw new PromptRefused('it has no environment, and the job has no grader.')
+    },
+    play:
+      (target: Target): Play =>
+      (beginning, signal) =>
+        playEpisode({ endpoints, environments, sampling }, target, beginning, signal),
+  }
+}
+
 function samplingOf({ job, engine, config }: AttemptOptions): SamplingOptions {
-  const { response_format, reasoning_effort, max_tokens } = config.method_options
+  const { response_format, reasoning_effort, max_tokens, tool_choice } = config.method_options
   return {
     engine,
     job_id: job.id,
     account_id: job.account_id,
     max_tokens: max_tokens.value,
+    tool_choice: tool_choice.value,
     fields: {
       ...(response_format.value && { response_format: response_format.value }),
       ...(reasoning_effort.value && { reasoning_effort: reasoning_effort.value }),

@@ -1,17 +1,23 @@
 // Evaluations on held-out prompts, which choose the state that is kept and may end the run early.
 import type { EvaluationItem } from '../../evaluations/index.ts'
 import type { Checkpoints } from './checkpoints.ts'
+import { divergence } from './divergence.ts'
 import type { GradedAnswers } from './graded-answers.ts'
 import { isKept, keptOf } from './kept.ts'
+import type { PolicyTrainer } from './policy-trainer.ts'
 import type { Prompts } from './prompts.ts'
 import type { Emit } from './reports.ts'
-import { figuresOf, type GradedGroup, graderMeans, tokensOf } from './rollouts.ts'
+import { figuresOf, type GradedGroup, graderMeans, textOf, tokensOf, unlessEmpty, watchedMeans } from './rollouts.ts'
+import type { Episode } from './sampling.ts'
 import type { PolicyTarget } from './served-policy.ts'
 import type { State } from './state.ts'
+import type { WatchedGraders } from './watched.ts'
 
 interface Options {
   prompts: Pick<Prompts, 'heldOut' | 'validation'>
   answers: Pick<GradedAnswers, 'of'>
+  watched: Pick<WatchedGraders, 'report'>
+  trainer: Pick<PolicyTrainer, 'logProbabilities'>
   checkpoints: Pick<Checkpoints, 'save' | 'saveBest'>
   emit: Emit
   steps_total: number
@@ -43,13 +49,16 @@ export class HeldOutEvaluation {
 
   /** Evaluates and saves the state. Resolves with whether the run should end: rewards no longer improve. */
   async run(state: State, target: PolicyTarget): Promise<boolean> {
-    const { prompts, answers, checkpoints, emit, steps_total, samples, patience } = this.options
+    const { prompts, answers, watched, checkpoints, emit, steps_total, samples, patience } = this.options
     const position = { step: state.step, steps_total }
     const items = await prompts.validation()
-    const batch = await answers.of(target, items, { n: samples, seed: `${this.options.seed} evaluation` })
+    const how = { n: samples, seed: `${this.options.seed} evaluation`, during: 'evaluation' as const }
+    const batch = await answers.of(target, items, how)
+    state.watched = watched.report()
     state.generated_tokens += tokensOf(batch.groups)
     state.evaluated_step = state.step
-    const { reward, answer_tokens, cut_share } = figuresOf(batch)
+    const { reward, answer_tokens, reasoning_tokens, cut_share } = figuresOf(batch)
+    const kl = await this.divergenceFromBase(batch.groups)
     const better = state.best === null || reward > state.best.reward
     this.showSamples(items, batch.groups, position)
     this.keepRollouts(state.step, batch.groups)
@@ -60,7 +69,10 @@ export class HeldOutEvaluation {
         ...position,
         validation_reward: reward,
         validation_graders: graderMeans(batch.groups),
+        ...unlessEmpty('validation_watched_graders', watchedMeans(batch.groups)),
+        ...(kl !== null && { validation_kl: kl }),
         validation_answer_tokens: answer_tokens,
+        ...(reasoning_tokens !== undefined && { validation_reasoning_tokens: reasoning_tokens }),
         validation_cut_share: cut_share,
         best: better,
       },
@@ -74,6 +86,15 @@ export class HeldOutEvaluation {
       `step ${state.step}.`
     emit('log', message, { ...position, best_step: state.best!.step })
     return true
+  }
+
+  private async divergenceFromBase(groups: readonly GradedGroup[]): Promise<number | null> {
+    const { trainer } = this.options
+    const data = groups.flatMap(({ prompt, answers }, group) =>
+      answers.flatMap((answer) => (answer.logprobs.length === 0 ? [] : [{ ...textOf(prompt, answer), group }])),
+    )
+    if (data.length === 0) return null
+    return divergence(await trainer.logProbabilities(data), await trainer.logProbabilities(data, true))
   }
 
   private keepRollouts(step: number, groups: readonly GradedGroup[]): void {
@@ -90,12 +111,32 @@ export class HeldOutEvaluation {
   ): void {
     const byRow = new Map(items.map((item) => [item.row, item]))
     for (const { row, answers } of groups.slice(0, samplesShown)) {
-      const { text, score, graders, cut } = answers[0]!
+      const { text, score, graders, watched, cut, episode } = answers[0]!
       const messages = byRow.get(row)?.item.messages
       const answer = text.slice(0, shown_characters)
       const prompt = Array.isArray(messages) ? messages : []
       const scores = Object.fromEntries(Object.entries(graders).map(([name, result]) => [name, result.score]))
-      this.options.emit('sample', answer, { ...position, row, prompt, answer, score, graders: scores, cut })
+      this.options.emit('sample', answer, {
+        ...position,
+        row,
+        prompt,
+        answer,
+        score,
+        graders: scores,
+        ...unlessEmpty('watched_graders', watched),
+        cut,
+        ...(episode && shownEpisode(episode)),
+      })
     }
   }
+}
+
+/** The messages behind the prompt, as many as an event has room for. */
+function shownEpisode({ messages, turns }: Episode) {
+  let left = shown_characters
+  const shown = messages.filter((message) => {
+    left -= JSON.stringify(message).length
+    return left >= 0
+  })
+  return { turns, messages: shown }
 }

@@ -5,7 +5,8 @@ import { DayUsedUp, type EvaluationItem, type GradingRun, type GradingSoFar } fr
 import type { Target } from '../../serving/index.ts'
 import type { Emit } from './reports.ts'
 import type { GradedGroup } from './rollouts.ts'
-import { gradedValues, type SamplingOptions, sampleGroups } from './sampling.ts'
+import { gradedValues, type Play, PromptRefused, type SamplingOptions, sampleGroups } from './sampling.ts'
+import type { WatchedGraders } from './watched.ts'
 
 export interface GradedBatch {
   groups: GradedGroup[]
@@ -17,6 +18,11 @@ export interface GradedBatch {
 interface Options {
   sampling: SamplingOptions
   grading: GradingRun
+  watched: Pick<WatchedGraders, 'grade'>
+  /** Throws PromptRefused for a row that cannot be scored. */
+  requireScore(item: EvaluationItem): void
+  /** Makes episodes of the answers to rows with an environment. */
+  play(target: Target): Play
   emit: Emit
   signal: AbortSignal
 }
@@ -36,17 +42,19 @@ export class GradedAnswers {
   async of(
     target: Target,
     items: readonly EvaluationItem[],
-    { n, seed }: { n: number; seed: string },
+    { n, seed, during }: { n: number; seed: string; during: 'step' | 'evaluation' },
   ): Promise<GradedBatch> {
-    const { sampling, signal } = this.options
+    const { sampling, signal, watched } = this.options
     const began = performance.now()
-    const options = { n, seed, temperature }
-    const groups = await sampleGroups(sampling, target, items, options, signal, (row, why) => this.refuse(row, why))
+    const options = { n, seed, temperature, play: this.options.play(target) }
+    const scored = items.filter((item) => this.canBeScored(item))
+    const groups = await sampleGroups(sampling, target, scored, options, signal, (row, why) => this.refuse(row, why))
     if (groups.length === 0)
       throw new CommandError('dataset_invalid', 'The model can be asked none of the prompts of a step.', {})
     const sampled = performance.now()
     const samples = groups.flatMap(({ item, answers }) => answers.map((answer) => gradedValues(item, answer)))
     const graded = await this.grade(samples)
+    const beside = await watched.grade(samples, during, signal)
     const seconds = { sampling: (sampled - began) / 1000, grading: (performance.now() - sampled) / 1000 }
     let next = 0
     const grader_ms: number[] = []
@@ -54,9 +62,9 @@ export class GradedAnswers {
       row,
       prompt,
       answers: answers.map((answer) => {
-        const { score, graders, error } = graded[next++]!
+        const { score, graders, error } = graded[next]!
         grader_ms.push(Math.max(0, ...Object.values(graders).map(({ latency_ms = 0 }) => latency_ms)))
-        return { ...answer, score, graders, error }
+        return { ...answer, score, graders, error, watched: beside[next++]! }
       }),
     }))
     return { groups: gradedGroups, seconds, grader_ms }
@@ -82,6 +90,17 @@ export class GradedAnswers {
         })
         await sleep(Math.max(0, error.run_at - Date.now()), undefined, { signal })
       }
+    }
+  }
+
+  private canBeScored(item: EvaluationItem): boolean {
+    try {
+      this.options.requireScore(item)
+      return true
+    } catch (error) {
+      if (!(error instanceof PromptRefused)) throw error
+      this.refuse(item.row, error.message)
+      return false
     }
   }
 

@@ -43,11 +43,17 @@ function shownGroups(groups: readonly GradedGroup[]): GradedGroup[] {
 const hasFailed = ({ answers }: GradedGroup) =>
   answers.slice(0, rolloutsKept.answers).some(({ score }) => score === null)
 
-function shownAnswer({ text, tool_calls, tokens, cut, score, graders, error }: GradedAnswer) {
+/** JSON of bounded length. */
+const shownJson = (value: unknown) => JSON.stringify(value).slice(0, rolloutsKept.characters)
+
+function shownAnswer(answer: GradedAnswer) {
+  const { text, tool_calls, logprobs, cut, score, graders, watched, error, episode } = answer
   return {
     text: text.slice(0, rolloutsKept.characters),
-    ...(tool_calls.length > 0 && { tool_calls: JSON.stringify(tool_calls).slice(0, rolloutsKept.characters) }),
-    tokens: tokens.length,
+    ...(tool_calls.length > 0 && { tool_calls: shownJson(tool_calls) }),
+    ...(episode && { episode: { turns: episode.turns, messages: shownJson(episode.messages) } }),
+    ...(Object.keys(watched).length > 0 && { watched_graders: watched }),
+    tokens: logprobs.length,
     cut,
     score,
     graders: Object.fromEntries(

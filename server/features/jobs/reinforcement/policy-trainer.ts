@@ -1,6 +1,6 @@
 // The trainer's commands for the one adapter that a run trains (trainer/policy/commands.py).
 import type { CommandTrainer } from '../../../platform/trainer/command-trainer.ts'
-import type { Datum } from './rollouts.ts'
+import type { Datum, Text } from './rollouts.ts'
 
 /** A folder with weights, moments and fields, and the hash of its manifest. */
 export interface SavedState {
@@ -59,8 +59,9 @@ export class PolicyTrainer {
     return this.call('save_weights', { path })
   }
 
-  async logProbabilities(data: Datum[]): Promise<number[][]> {
-    return (await this.call<{ log_probabilities: number[][] }>('forward', { data })).log_probabilities
+  /** Of each trained token; with `base` those of the base, without the adapter. */
+  async logProbabilities(data: Text[], base = false): Promise<number[][]> {
+    return (await this.call<{ log_probabilities: number[][] }>('forward', { data, base })).log_probabilities
   }
 
   forwardBackward(data: Datum[], loss: LossOptions): Promise<Computed> {

@@ -6,9 +6,10 @@ import type { PolicyLoss } from '../../../../contract/hyperparameters.ts'
 import type { Graded, GradingSoFar } from '../../evaluations/index.ts'
 import { advantagesOf, deviation, isEqual, tokenWeight } from './advantages.ts'
 import type { Answer } from './sampling.ts'
+import type { WatchedScores } from './watched.ts'
 
 /** An answer with its scores; `score` is null where a grader failed. */
-export type GradedAnswer = Answer & Pick<Graded, 'score' | 'graders' | 'error'>
+export type GradedAnswer = Answer & Pick<Graded, 'score' | 'graders' | 'error'> & { watched: WatchedScores }
 
 export interface GradedGroup {
   row: number
@@ -30,15 +31,22 @@ export interface Rollouts {
   grader_ms: number[]
 }
 
-/** A datum of the trainer (trainer/policy/data.py). */
-export interface Datum {
+/** Tokens of which some are trained (trainer/policy/data.py). */
+export interface Text {
   ids: number[]
-  start: number
+  /** The first trained token, where all behind it are. */
+  start?: number
+  /** The positions of the trained tokens. */
+  trained?: number[]
+  group: number
+}
+
+/** A datum of the trainer. */
+export interface Datum extends Text {
   advantages: number
   weights: number
   sampled: number[]
   old?: number[]
-  group: number
 }
 
 const fileOf = (folder: string, step: number) => path.join(folder, `step-${step}.json`)
@@ -90,21 +98,20 @@ export function dataOf(groups: readonly GradedGroup[], loss: PolicyLoss, max_tok
   const answers = learned.flatMap(scored)
   const batch = {
     answers: answers.length,
-    tokens: answers.reduce((sum, { tokens }) => sum + tokens.length, 0),
+    tokens: answers.reduce((sum, { logprobs }) => sum + logprobs.length, 0),
     max_tokens,
   }
   return learned.flatMap((group, number) => {
     const advantages = advantagesOf(scoresOf(group), loss)
-    return scored(group).flatMap(({ tokens, logprobs }, index): Datum[] =>
-      tokens.length === 0
+    return scored(group).flatMap((answer, index): Datum[] =>
+      answer.logprobs.length === 0
         ? []
         : [
             {
-              ids: [...group.prompt, ...tokens],
-              start: group.prompt.length,
+              ...textOf(group.prompt, answer),
               advantages: advantages[index]!,
-              weights: tokenWeight(loss, tokens.length, batch),
-              sampled: logprobs,
+              weights: tokenWeight(loss, answer.logprobs.length, batch),
+              sampled: answer.logprobs,
               group: number,
             },
           ],
@@ -112,22 +119,42 @@ export function dataOf(groups: readonly GradedGroup[], loss: PolicyLoss, max_tok
   })
 }
 
+/** The tokens of an answer with its prompt, and which of them were sampled. */
+export function textOf(prompt: number[], { tokens, episode }: Answer): Omit<Text, 'group'> {
+  const ids = [...prompt, ...tokens]
+  const { length: start } = prompt
+  if (!episode || episode.context.length === 0) return { ids, start }
+  const isContext = (place: number) => episode.context.some(([from, to]) => place >= from && place < to)
+  return { ids, trained: tokens.flatMap((_, place) => (isContext(place) ? [] : [start + place])) }
+}
+
 const mean = (values: readonly number[]) =>
   values.length === 0 ? 0 : values.reduce((sum, value) => sum + value, 0) / values.length
+
+/** What tells an answer from others. */
+const identityOf = ({ text, tokens, episode }: Answer) => (episode ? tokens.join() : text)
 
 /** What is reported of a step's answers. */
 export function figuresOf({ groups, grader_ms }: Pick<Rollouts, 'groups' | 'grader_ms'>) {
   const answers = groups.flatMap((group) => group.answers)
+  const episodes = answers.flatMap(({ episode }) => episode ?? [])
   const scores = groups.flatMap(scoresOf)
   const sorted = grader_ms.toSorted((a, b) => a - b)
   const p95 = sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * 0.95))] ?? 0
   return {
     reward: mean(scores),
     reward_deviation: scores.length > 0 ? deviation(scores) : 0,
-    answer_tokens: mean(answers.map(({ tokens }) => tokens.length)),
+    answer_tokens: mean(answers.map(({ logprobs }) => logprobs.length)),
+    ...(answers.some(({ thought_tokens }) => thought_tokens > 0) && {
+      reasoning_tokens: mean(answers.map(({ thought_tokens }) => thought_tokens)),
+    }),
+    ...(episodes.length > 0 && {
+      turns: mean(episodes.map(({ turns }) => turns)),
+      environment_seconds: mean(episodes.map(({ environment_ms }) => environment_ms)) / 1000,
+    }),
     cut_share: mean(answers.map(({ cut }) => Number(cut))),
     equal_share: mean(groups.map((group) => Number(teachesNothing(group)))),
-    distinct_share: mean(groups.map(({ answers }) => new Set(answers.map(({ text }) => text)).size / answers.length)),
+    distinct_share: mean(groups.map(({ answers }) => new Set(answers.map(identityOf)).size / answers.length)),
     grader_seconds: mean(grader_ms) / 1000,
     grader_seconds_p95: p95 / 1000,
     grader_failures: answers.filter(({ score }) => score === null).length,
@@ -136,13 +163,26 @@ export function figuresOf({ groups, grader_ms }: Pick<Rollouts, 'groups' | 'grad
 
 /** Tokens of all answers. */
 export const tokensOf = (groups: readonly GradedGroup[]): number =>
-  groups.reduce((sum, { answers }) => sum + answers.reduce((all, { tokens }) => all + tokens.length, 0), 0)
+  groups.reduce((sum, { answers }) => sum + answers.reduce((all, { logprobs }) => all + logprobs.length, 0), 0)
 
 /** The mean score of each grader. */
 export function graderMeans(groups: readonly GradedGroup[]): Record<string, number> {
+  return meansOf(
+    groups.flatMap(({ answers }) =>
+      answers.map(({ graders }) => Object.entries(graders).map(([name, { score }]) => [name, score] as const)),
+    ),
+  )
+}
+
+/** A field with these values, if there are any. */
+export const unlessEmpty = (name: string, values: object) => (Object.keys(values).length > 0 ? { [name]: values } : {})
+
+/** The mean score of each watched grader. */
+export const watchedMeans = (groups: readonly GradedGroup[]): Record<string, number> =>
+  meansOf(groups.flatMap(({ answers }) => answers.map(({ watched }) => Object.entries(watched))))
+
+function meansOf(answers: readonly (readonly (readonly [string, number | null])[])[]): Record<string, number> {
   const scores = new Map<string, number[]>()
-  for (const { graders } of groups.flatMap((group) => group.answers))
-    for (const [name, { score }] of Object.entries(graders))
-      if (score !== null) scores.set(name, [...(scores.get(name) ?? []), score])
+  for (const [name, score] of answers.flat()) if (score !== null) scores.set(name, [...(scores.get(name) ?? []), score])
   return Object.fromEntries([...scores].map(([name, values]) => [name, mean(values)]))
 }

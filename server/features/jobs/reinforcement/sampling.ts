@@ -2,6 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { z } from 'zod'
 import { ApiError } from '../../../../contract/errors.ts'
+import type { GraderResult } from '../../../../contract/graders.ts'
 import { type EvaluationItem, requestOf, sampleOf } from '../../evaluations/index.ts'
 import { type EngineClient, engineError, readAll, type Target } from '../../serving/index.ts'
 import { seedOf } from './prompts.ts'
@@ -12,20 +13,40 @@ const Sampled = z.object({
     z.object({
       tokens: z.array(z.int()),
       logprobs: z.array(z.number()),
-      message: z.object({ content: z.string().nullable(), tool_calls: z.array(z.unknown()).optional() }),
+      message: z.looseObject({ content: z.string().nullable(), tool_calls: z.array(z.unknown()).optional() }),
+      thought_tokens: z.int().default(0),
       finish_reason: z.string(),
     }),
   ),
 })
 
 export interface Answer {
+  /** Behind the prompt: those of an episode with what its environment said. */
   tokens: number[]
-  /** Natural logarithms of the probabilities under the sampled weights. */
+  /** Natural logarithms of the probabilities of the sampled tokens under the sampled weights. */
   logprobs: number[]
+  /** How many of the sampled tokens are thoughts. */
+  thought_tokens: number
   text: string
   tool_calls: unknown[]
+  /** As in chat; of an episode the last one. */
+  message: Record<string, unknown>
+  episode?: Episode
   /** Whether it ended at the limit of tokens. */
   cut: boolean
+}
+
+/** What an environment made of an answer. */
+export interface Episode {
+  /** Which of the tokens were not sampled: from and to. */
+  context: [number, number][]
+  /** All messages behind the prompt. */
+  messages: unknown[]
+  /** Answers of the model. */
+  turns: number
+  environment_ms: number
+  /** Its reward, or how it failed. */
+  given: Record<string, GraderResult>
 }
 
 /** The answers to one prompt. */
@@ -41,6 +62,8 @@ export interface SamplingOptions {
   account_id: string
   max_tokens: number
   fields: Record<string, unknown>
+  /** Whether an answer to a prompt with tools has to call one. */
+  tool_choice: 'auto' | 'required'
 }
 
 /** Failures of the engine in a row before the attempt ends. */
@@ -50,17 +73,29 @@ const retryMax_ms = 15_000
 const promptsAtOnce = 32
 
 /** A prompt that the model cannot be asked. */
-export class PromptRefused extends Error {}
+export class PromptRefused extends Error {
+  readonly isTooLong: boolean
+  constructor(message: string, isTooLong = false) {
+    super(message)
+    this.isTooLong = isTooLong
+  }
+}
+
+/** Plays the rest of an episode after its first answer. */
+export type Play = (
+  beginning: { item: EvaluationItem; prompt: number[]; answer: Answer; seed: string; temperature: number },
+  signal: AbortSignal,
+) => Promise<Answer>
 
 /**
  * Samples answers to prompts, all in one continuous batch after all live requests. Prompts that the model cannot be
- * asked are left out, and `onRefused` learns why.
+ * asked are left out, and `onRefused` learns why. `play` makes an episode of each answer.
  */
 export async function sampleGroups(
   options: SamplingOptions,
   target: Target,
   items: readonly EvaluationItem[],
-  { n, seed, temperature }: { n: number; seed: string; temperature: number },
+  { n, seed, temperature, play }: { n: number; seed: string; temperature: number; play: Play },
   signal: AbortSignal,
   onRefused: (row: number, why: string) => void,
 ): Promise<(Group & { item: EvaluationItem })[]> {
@@ -74,7 +109,11 @@ export async function sampleGroups(
       const item = items[place]!
       try {
         const body = { ...requestOf(item, undefined), n, temperature, seed: seedOf(seed, place) }
-        groups[place] = { ...(await sample(options, target, body, either)), row: item.row, item }
+        const { prompt, answers } = await sample(options, target, body, either)
+        const played = answers.map((answer, index) =>
+          play({ item, prompt, answer, seed: `${seed} ${place} ${index}`, temperature }, either),
+        )
+        groups[place] = { prompt, answers: await Promise.all(played), row: item.row, item }
       } catch (error) {
         if (!(error instanceof PromptRefused)) throw error
         onRefused(item.row, error.message)
@@ -87,14 +126,16 @@ export async function sampleGroups(
   return groups.filter((group) => group !== undefined)
 }
 
-async function sample(
-  { engine, job_id, account_id, max_tokens, fields }: SamplingOptions,
+/** Samples answers to one prompt. Throws PromptRefused, or what the engine failed with. */
+export async function sample(
+  { engine, job_id, account_id, max_tokens, fields, tool_choice }: SamplingOptions,
   target: Target,
   body: Record<string, unknown>,
   signal: AbortSignal,
 ): Promise<Omit<Group, 'row'>> {
   const headers = { 'x-tunery-account': account_id, 'x-tunery-priority': 'background', 'x-request-id': `${job_id}.s` }
-  const payload = (model: string) => JSON.stringify({ ...fields, ...body, model, max_tokens })
+  const choice = Array.isArray(body.tools) && body.tools.length > 0 && { tool_choice }
+  const payload = (model: string) => JSON.stringify({ ...fields, ...choice, ...body, model, max_tokens })
   for (let failures = 0; ; ) {
     try {
       const { response } = await engine.post(target, '/internal/sample', payload, headers, signal)
@@ -103,9 +144,11 @@ async function sample(
       const { prompt, choices } = Sampled.parse(JSON.parse(text))
       return {
         prompt,
-        answers: choices.map(({ tokens, logprobs, message, finish_reason }) => ({
+        answers: choices.map(({ tokens, logprobs, thought_tokens, message, finish_reason }) => ({
           tokens,
           logprobs,
+          thought_tokens,
+          message,
           text: message.content ?? '',
           tool_calls: message.tool_calls ?? [],
           cut: finish_reason === 'length',
@@ -115,7 +158,7 @@ async function sample(
       signal.throwIfAborted()
       const known = error instanceof ApiError ? error : undefined
       if (known && known.status < 500 && known.status !== 429 && known.code !== 'model_not_found')
-        throw new PromptRefused(known.message)
+        throw new PromptRefused(known.message, known.code === 'context_length_exceeded')
       // A full queue of live requests is no failure: this waits.
       if (known?.code !== 'overloaded' && ++failures >= failuresMax) throw error
       await sleep(Math.min(retryMax_ms, 250 * 2 ** failures), undefined, { signal })
@@ -124,7 +167,8 @@ async function sample(
 }
 
 /** What graders see of an answer. */
-export const gradedValues = ({ item }: EvaluationItem, { text, tool_calls }: Answer) => ({
+export const gradedValues = ({ item }: EvaluationItem, { text, tool_calls, episode }: Answer) => ({
   item,
-  sample: sampleOf(text, tool_calls),
+  sample: { ...sampleOf(text, tool_calls), ...(episode && { messages: episode.messages }) },
+  ...(episode && { given: episode.given }),
 })

@@ -18,6 +18,8 @@ export interface State {
   seconds: number
   losses: number
   grading: GradingSoFar | undefined
+  /** What the judges among the watched graders took. */
+  watched?: GradingSoFar | undefined
   best: (SavedState & { step: number; reward: number }) | null
   /** Evaluations since the best one. */
   without_better: number

@@ -41,7 +41,11 @@ export async function rolloutsOfStep(
     const items = await prompts.take(rollouts.cursor, wanted)
     rollouts.cursor += wanted
     const seed = `${options.seed} ${step} ${round}`
-    const { groups, seconds, grader_ms } = await answers.of(target, items, { n: options.group_size, seed })
+    const { groups, seconds, grader_ms } = await answers.of(target, items, {
+      n: options.group_size,
+      seed,
+      during: 'step',
+    })
     rollouts.groups.push(...groups)
     rollouts.grader_ms.push(...grader_ms)
     rollouts.seconds.sampling += seconds.sampling

@@ -1,6 +1,7 @@
 // The optimizer steps of a step, one or several, and what is measured of them.
 import type { ResolvedConfig } from '../../../../contract/fine-tuning.ts'
 import { trainerLosses } from './advantages.ts'
+import { answerTokensMax } from './bounds.ts'
 import type { PolicyTrainer } from './policy-trainer.ts'
 import { dataOf, type GradedGroup, teachesNothing } from './rollouts.ts'
 
@@ -12,10 +13,10 @@ export async function update(
   options: ResolvedConfig['method_options'],
   learning_rate: number,
 ) {
-  const { policy_loss, max_tokens, clip_low, clip_high, importance_cap, updates_per_step } = options
+  const { policy_loss, clip_low, clip_high, importance_cap, updates_per_step } = options
   const learned = groups.filter((group) => !teachesNothing(group))
   const parts = divided(learned, updates_per_step.value).map((part) =>
-    dataOf(part, policy_loss.value, max_tokens.value),
+    dataOf(part, policy_loss.value, answerTokensMax(options)),
   )
   const all = parts.flat()
   // Later parts are computed by weights that did not sample them.
