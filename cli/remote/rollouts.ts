@@ -78,12 +78,17 @@ function promptText(messages: unknown[] | null): string {
 }
 
 function describeAnswer(answer: Split['groups'][number]['answers'][number]): string {
-  const { score, text, tool_calls, cut: isCut, graders, error } = answer
+  const { score, text, tool_calls, episode, cut: isCut, graders, watched_graders = {}, error } = answer
   const given = Object.entries(graders).map(
     ([name, each]) => `${clean(name)} ${each.score === null ? 'failed' : precise(each.score)}`,
   )
-  const notes = [...given, ...(isCut ? ['cut at max_tokens'] : [])].join(', ')
-  const shown = cut(oneLine([text, tool_calls].filter(Boolean).join(' ')), 500) || '(empty)'
+  const watched = Object.entries(watched_graders).map(
+    ([name, score]) => `${clean(name)} (watched) ${score === null ? 'failed' : precise(score)}`,
+  )
+  const turns = episode ? [`${number(episode.turns)} turns`] : []
+  const notes = [...given, ...watched, ...turns, ...(isCut ? ['cut at max_tokens'] : [])].join(', ')
+  const written = episode ? episode.messages : [text, tool_calls].filter(Boolean).join(' ')
+  const shown = cut(oneLine(written), 500) || '(empty)'
   const lines = [`  ${(score === null ? '–' : precise(score)).padEnd(6)} ${shown}`, `         ${paint('dim', notes)}`]
   if (error) lines.push(`         ${paint('red', cut(oneLine(error), 300))}`)
   return lines.join('\n')

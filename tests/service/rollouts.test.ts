@@ -20,6 +20,16 @@ const answer = (text: string, score: number | null) => ({
   error: score === null ? "'sum' failed: no answer in time" : null,
 })
 
+/** With an environment, and a grader that is watched. */
+const played = {
+  ...answer('held out', 1),
+  watched: { style: 0.25 },
+  episode: {
+    ...{ context: [[1, 2]] as [number, number][], turns: 2, environment_ms: 3, given: {} },
+    messages: [{ role: 'tool', tool_call_id: 'call_1', content: 'It rains.' }],
+  },
+}
+
 /** A job of the owner with answers of 25 steps, and of held-out prompts after the last. */
 before(async () => {
   await app.started
@@ -31,7 +41,7 @@ before(async () => {
   const answers = [answer('good', 1), answer('bad', 0), answer('late', null)]
   const kept = [
     ...Array.from({ length: last }, (_, index) => keptOf(index + 1, 'training', [{ row: 2, prompt: [], answers }])),
-    keptOf(last, 'validation', [{ row: 3, prompt: [], answers: [answer('held out', 1)] }]),
+    keptOf(last, 'validation', [{ row: 3, prompt: [], answers: [played] }]),
   ]
   for (const { step, split, figures, groups } of kept)
     await app.db
@@ -82,8 +92,16 @@ test('the command line shows them, and what failed', async () => {
   }
   assert.match(await run('--limit', '2'), /25\s+0\.5\S*\s+1/)
   const shown = await run('--step', String(last))
-  for (const text of ['prompt 2', 'good', 'late', "'sum' failed: no answer in time", 'Held-out prompts after step 25'])
+  for (const text of [
+    'prompt 2',
+    'good',
+    'late',
+    "'sum' failed: no answer in time",
+    'Held-out prompts after step 25',
+    'It rains.',
+  ])
     assert.ok(shown.includes(text), `${text} in ${shown}`)
+  assert.match(shown, /sum 1\S*, style \(watched\) 0\.25\S*, 2 turns/)
 })
 
 test('they are of their account alone, and name what is not there', async () => {

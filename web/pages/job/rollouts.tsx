@@ -265,8 +265,9 @@ function toneOf({ score }: Answer, best: number, answers: readonly Answer[]): To
 }
 
 function AnswerCard({ answer, tone }: { answer: Answer; tone: Tone }) {
-  const { score, text, tool_calls, tokens, cut, graders, error } = answer
+  const { score, text, tool_calls, episode, tokens, cut, graders, watched_graders = {}, error } = answer
   const verdicts = Object.entries(graders)
+  const written = episode ? episode.messages : [text, tool_calls].filter(Boolean).join('\n')
   return (
     <article
       className={classes(
@@ -277,6 +278,7 @@ function AnswerCard({ answer, tone }: { answer: Answer; tone: Tone }) {
       <div className="mb-1.5 flex flex-wrap items-center gap-x-2 gap-y-1 text-sm">
         <Badge tone={tone}>{score === null ? 'no score' : formatNumber(score)}</Badge>
         <span className="text-muted">{plural(tokens, 'token')}</span>
+        {episode && <span className="text-muted">{plural(episode.turns, 'turn')}</span>}
         {cut && <Badge tone="warn">cut</Badge>}
       </div>
       <div
@@ -284,11 +286,7 @@ function AnswerCard({ answer, tone }: { answer: Answer; tone: Tone }) {
         tabIndex={0}
         className="focus-inset max-h-48 flex-1 overflow-auto"
       >
-        {text.trim() || tool_calls ? (
-          <LongText text={[text, tool_calls].filter(Boolean).join('\n')} />
-        ) : (
-          <span className="text-muted">Empty answer</span>
-        )}
+        {written.trim() ? <LongText text={written} /> : <span className="text-muted">Empty answer</span>}
       </div>
       <ul aria-label="Graders" className="mt-2 grid gap-0.5 text-sm">
         {verdicts.map(([name, { score, label, error }]) => (
@@ -300,6 +298,12 @@ function AnswerCard({ answer, tone }: { answer: Answer; tone: Tone }) {
               </span>
             </span>
             {error && <span className="wrap-anywhere text-muted">{error}</span>}
+          </li>
+        ))}
+        {Object.entries(watched_graders).map(([name, score]) => (
+          <li key={name} className="flex justify-between gap-2 text-muted">
+            <span className="min-w-0 truncate">{name} (watched)</span>
+            <span>{score === null ? 'failed' : formatNumber(score)}</span>
           </li>
         ))}
       </ul>
