@@ -33,7 +33,8 @@ class Commands:
     load_state {adapter, path, sha256?, optimizer?}: {fields}, null if the files are missing or damaged
     save_weights {adapter, path}: {gguf, sha256}
     remove {path}: {}
-    save_result {adapter, path, prompts?}: an artifact's fields, with `trained_with` and `peak_memory_mb`
+    save_result {adapter, path, prompts?}: an artifact's fields, with `trained_with`, `peak_memory_mb` and
+        `predicted_memory_mb`
 
     `data` is a list (trainer/policy/data.py), or the path of a JSON file that has it as `data`.
     """
@@ -122,4 +123,5 @@ class Commands:
         for prompt in fields.get("prompts", []):
             common.add(prompt)
         saved = save_result(self.workspace, fields["adapter"], Path(fields["path"]), common)
-        return {**saved, "peak_memory_mb": round(peak_bytes(self.workspace.device) / 1e6)}
+        peak, predicted = peak_bytes(self.workspace.device), self.workspace.predicted
+        return {**saved, "peak_memory_mb": round(peak / 1e6), "predicted_memory_mb": round(predicted / 1e6)}

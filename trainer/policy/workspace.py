@@ -88,6 +88,7 @@ class Workspace:
         self.sizes: memory.ModelShape | None = None
         # Tokens and trained tokens of the largest pass that was found to fit.
         self.largest = (0, 0)
+        self.predicted = 0.0
         self.pusher: Pusher | None = None
 
     # Adapters
@@ -160,6 +161,7 @@ class Workspace:
             return
         self.sizes = self.sizes or memory.shape_of(load_config(self.spec))
         predicted = memory.predicted_bytes(self.sizes, self.spec, self.dtype.itemsize, tokens, targets, self.device)
+        self.predicted = max(predicted, self.predicted)
         # What earlier passes left in the heap is there for this one.
         available = memory.held_bytes(self.device) + memory.available_bytes(self.device)
         memory.require_fits(predicted, available, LOWER)

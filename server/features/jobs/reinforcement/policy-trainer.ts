@@ -73,7 +73,7 @@ export class PolicyTrainer {
   }
 
   /** Writes the artifact of the job, and resolves with its fields. */
-  saveResult(path: string, prompts: object[][]): Promise<{ peak_memory_mb: number }> {
+  saveResult(path: string, prompts: object[][]): Promise<object> {
     return this.call('save_result', { path, prompts })
   }
 

@@ -30,7 +30,7 @@ export async function loadBest({ trainer, emit }: Pick<Options, 'trainer' | 'emi
 /** Saves the trainer's weights, those of `step`, as the result. */
 export async function saveResult(options: Options, state: State, step: number): Promise<void> {
   const { trainer, prompts, schedule, folder, emit } = options
-  const { peak_memory_mb, ...saved } = await trainer.saveResult(folder, await systemPrompts(prompts))
+  const saved = await trainer.saveResult(folder, await systemPrompts(prompts))
   const { steps_total, steps_per_epoch } = schedule
   emit('progress', '100% done', { step: state.step, steps_total, progress: 1, seconds_left: 0 })
   emit('result', `Trained ${state.step} steps`, {
@@ -49,8 +49,6 @@ export async function saveResult(options: Options, state: State, step: number): 
     train_seconds: round(state.seconds, 3),
     tokens_per_second: round((state.trained_tokens + state.generated_tokens) / Math.max(state.seconds, 1e-3), 1),
     steps: state.step,
-    peak_memory_mb,
-    predicted_memory_mb: peak_memory_mb,
     predicted_seconds: null,
   })
 }
