@@ -58,8 +58,16 @@ export interface GradingRun {
    * TurnOver, or the signal's reason.
    */
   grade(values: Values, signal: AbortSignal, given?: Record<string, GraderResult>): Promise<Graded>
-  /** Scores answers at once and resolves in their order. Throws what `grade` throws. */
-  gradeSamples(samples: readonly GradedSample[], options: { signal: AbortSignal }): Promise<Graded[]>
+  /**
+   * Scores answers at once and resolves in their order. Throws what `grade` throws. `graded` gets each result as it
+   * comes; what it has already is not graded again, so that a call after DayUsedUp continues.
+   */
+  gradeSamples(
+    samples: readonly GradedSample[],
+    options: { signal: AbortSignal; graded?: (Graded | undefined)[] },
+  ): Promise<Graded[]>
+  /** Counts from what is known of the same work, in place of what this run has counted. */
+  continueFrom(soFar: GradingSoFar): void
   report(): GradingReport
   close(): Promise<void>
 }
@@ -123,9 +131,9 @@ class OpenGradingRun implements GradingRun {
   private readonly thread: GradingThread = createGradingThread()
   private readonly judgeInTurn = createFairQueue({ at_once: judgesAtOnce })
   private readonly figures = new Map<string, Figures>()
-  private readonly judges: JudgeSums
-  private answers: number
-  private failed: number
+  private judges: JudgeSums = { requests: 0, prompt_tokens: 0, completion_tokens: 0, cost: 0 }
+  private answers = 0
+  private failed = 0
   private calls = 0
   /** Tells the requests of a run that resumes from those before: usage is recorded once an id. */
   private readonly opened = randomBase62(6)
@@ -134,9 +142,7 @@ class OpenGradingRun implements GradingRun {
     this.options = options
     this.run = run
     this.limits = run.limits ?? gradingDefaults
-    this.answers = run.soFar?.answers ?? 0
-    this.failed = run.soFar?.failed ?? 0
-    this.judges = { ...(run.soFar?.judges ?? { requests: 0, prompt_tokens: 0, completion_tokens: 0, cost: 0 }) }
+    if (run.soFar) this.continueFrom(run.soFar)
     for (const { name } of run.graders) this.figures.set(name, new Figures())
   }
 
@@ -161,22 +167,30 @@ class OpenGradingRun implements GradingRun {
     return graded
   }
 
-  async gradeSamples(samples: readonly GradedSample[], { signal }: { signal: AbortSignal }): Promise<Graded[]> {
+  async gradeSamples(
+    samples: readonly GradedSample[],
+    { signal, graded = [] }: { signal: AbortSignal; graded?: (Graded | undefined)[] },
+  ): Promise<Graded[]> {
     const failure = new AbortController()
     const either = AbortSignal.any([signal, failure.signal])
-    const graded = new Array<Graded>(samples.length)
     let next = 0
     const work = async () => {
       while (next < samples.length && !either.aborted) {
         const index = next++
         const { given, ...values } = samples[index]!
-        graded[index] = await this.grade(values, either, given)
+        graded[index] ??= await this.grade(values, either, given)
       }
     }
     const atOnce = Math.min(answersAtOnce, samples.length)
     await Promise.all(Array.from({ length: atOnce }, () => work().catch((error) => failure.abort(error))))
     either.throwIfAborted()
-    return graded
+    return graded as Graded[]
+  }
+
+  continueFrom({ answers, failed, judges }: GradingSoFar): void {
+    this.answers = answers
+    this.failed = failed
+    this.judges = { ...judges }
   }
 
   private figuresOf(name: string): Figures {

@@ -106,6 +106,7 @@ export async function attempt(run: AttemptOptions, commands: CommandTrainer): Pr
       while (state.step < steps_total && !ended) {
         signal.throwIfAborted()
         await step()
+        signal.throwIfAborted()
         await policy.load(state.step)
         ended = await evaluateIfDue()
         if (checkpoints.isDue(state)) await checkpoints.save(state)

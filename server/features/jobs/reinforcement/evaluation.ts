@@ -2,11 +2,11 @@
 import type { EvaluationItem } from '../../evaluations/index.ts'
 import type { Checkpoints } from './checkpoints.ts'
 import { divergence } from './divergence.ts'
-import type { GradedAnswers } from './graded-answers.ts'
+import { type GradedAnswers, requireAnswers } from './graded-answers.ts'
 import { isKept, keptOf } from './kept.ts'
 import type { PolicyTrainer } from './policy-trainer.ts'
 import type { Prompts } from './prompts.ts'
-import type { Emit } from './reports.ts'
+import { type Emit, rewardWords } from './reports.ts'
 import { figuresOf, type GradedGroup, graderMeans, textOf, tokensOf, unlessEmpty, watchedMeans } from './rollouts.ts'
 import type { Episode } from './sampling.ts'
 import type { PolicyTarget } from './served-policy.ts'
@@ -15,7 +15,7 @@ import type { WatchedGraders } from './watched.ts'
 
 interface Options {
   prompts: Pick<Prompts, 'heldOut' | 'validation'>
-  answers: Pick<GradedAnswers, 'of'>
+  answers: Pick<GradedAnswers, 'of' | 'soFar'>
   watched: Pick<WatchedGraders, 'report'>
   trainer: Pick<PolicyTrainer, 'logProbabilities'>
   checkpoints: Pick<Checkpoints, 'save' | 'saveBest'>
@@ -54,20 +54,22 @@ export class HeldOutEvaluation {
     const items = await prompts.validation()
     const how = { n: samples, seed: `${this.options.seed} evaluation`, during: 'evaluation' as const }
     const batch = await answers.of(target, items, how)
+    requireAnswers(batch.groups, 'held-out prompts')
     state.watched = watched.report()
     state.generated_tokens += tokensOf(batch.groups)
     state.evaluated_step = state.step
+    state.grading = answers.soFar()
     const { reward, answer_tokens, reasoning_tokens, cut_share } = figuresOf(batch)
     const kl = await this.divergenceFromBase(batch.groups)
-    const better = state.best === null || reward > state.best.reward
+    const better = reward !== undefined && (state.best === null || reward > state.best.reward)
     this.showSamples(items, batch.groups, position)
     this.keepRollouts(state.step, batch.groups)
     emit(
       'metrics',
-      `Step ${state.step} of ${steps_total}: reward ${reward.toFixed(3)} on ${items.length} held-out prompts`,
+      `Step ${state.step} of ${steps_total}: ${rewardWords(reward)} on ${items.length} held-out prompts`,
       {
         ...position,
-        validation_reward: reward,
+        ...(reward !== undefined && { validation_reward: reward }),
         validation_graders: graderMeans(batch.groups),
         ...unlessEmpty('validation_watched_graders', watchedMeans(batch.groups)),
         ...(kl !== null && { validation_kl: kl }),
@@ -78,7 +80,7 @@ export class HeldOutEvaluation {
       },
     )
     if (better) await checkpoints.saveBest(state, reward)
-    else state.without_better++
+    else if (reward !== undefined) state.without_better++
     await checkpoints.save(state)
     if (patience === null || state.without_better < patience || state.step === steps_total) return false
     const message =

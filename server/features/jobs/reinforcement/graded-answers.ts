@@ -1,7 +1,13 @@
 // Answers of the engine to prompts, with the scores of the graders.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { CommandError } from '../../../platform/trainer/command-trainer.ts'
-import { DayUsedUp, type EvaluationItem, type GradingRun, type GradingSoFar } from '../../evaluations/index.ts'
+import {
+  DayUsedUp,
+  type EvaluationItem,
+  type Graded,
+  type GradingRun,
+  type GradingSoFar,
+} from '../../evaluations/index.ts'
 import type { Target } from '../../serving/index.ts'
 import type { Emit } from './reports.ts'
 import type { GradedGroup } from './rollouts.ts'
@@ -29,6 +35,12 @@ interface Options {
 
 const temperature = 1
 
+/** Throws if the model could be asked none of the prompts. */
+export function requireAnswers(groups: readonly GradedGroup[], prompts: string): void {
+  if (groups.length === 0)
+    throw new CommandError('dataset_invalid', `The model can be asked none of the ${prompts}.`, {})
+}
+
 export class GradedAnswers {
   private readonly options: Options
   /** Rows whose refusal was reported. */
@@ -49,8 +61,6 @@ export class GradedAnswers {
     const options = { n, seed, temperature, play: this.options.play(target) }
     const scored = items.filter((item) => this.canBeScored(item))
     const groups = await sampleGroups(sampling, target, scored, options, signal, (row, why) => this.refuse(row, why))
-    if (groups.length === 0)
-      throw new CommandError('dataset_invalid', 'The model can be asked none of the prompts of a step.', {})
     const sampled = performance.now()
     const samples = groups.flatMap(({ item, answers }) => answers.map((answer) => gradedValues(item, answer)))
     const graded = await this.grade(samples)
@@ -76,12 +86,18 @@ export class GradedAnswers {
     return { answers, failed, judges }
   }
 
+  /** Counts what an attempt before this one has graded. */
+  continueFrom(soFar: GradingSoFar): void {
+    this.options.grading.continueFrom(soFar)
+  }
+
   /** Waits for tomorrow where judges have used up the requests of today. */
   private async grade(samples: Parameters<GradingRun['gradeSamples']>[0]) {
     const { grading, emit, signal } = this.options
+    const graded: (Graded | undefined)[] = []
     for (;;) {
       try {
-        return await grading.gradeSamples(samples, { signal })
+        return await grading.gradeSamples(samples, { signal, graded })
       } catch (error) {
         if (!(error instanceof DayUsedUp)) throw error
         const until = new Date(error.run_at).toISOString()

@@ -20,7 +20,7 @@ export function isKept(number: number, total: number): boolean {
 export function keptOf(step: number, split: KeptRollouts['split'], groups: readonly GradedGroup[]): KeptRollouts {
   const answers = groups.flatMap((group) => group.answers)
   const failures = answers.filter(({ score }) => score === null).length
-  const reward = failures === answers.length ? null : figuresOf({ groups: [...groups], grader_ms: [] }).reward
+  const reward = figuresOf({ groups: [...groups], grader_ms: [] }).reward ?? null
   return {
     step,
     split,

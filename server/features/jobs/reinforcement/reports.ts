@@ -10,6 +10,10 @@ export type Emit = (type: TrainerEvent['type'], message: string, data: Record<st
 
 export const round = (value: number, digits: number) => Number(value.toFixed(digits))
 
+/** The reward in a message; undefined: graders failed on all answers. */
+export const rewardWords = (reward: number | undefined) =>
+  reward === undefined ? 'no answer could be graded' : `reward ${reward.toFixed(3)}`
+
 /** Reports the steps of one attempt. */
 export class StepReports {
   private readonly emit: Emit
@@ -38,7 +42,7 @@ export class StepReports {
       this.emit('rollouts', '', { ...keptOf(state.step, 'training', rollouts.groups) })
     this.emit(
       'metrics',
-      `Step ${state.step} of ${steps_total}: reward ${figures.reward.toFixed(3)}, loss ${measured.loss.toFixed(4)}`,
+      `Step ${state.step} of ${steps_total}: ${rewardWords(figures.reward)}, loss ${measured.loss.toFixed(4)}`,
       {
         ...position,
         epoch,

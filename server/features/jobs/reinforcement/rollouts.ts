@@ -142,8 +142,8 @@ export function figuresOf({ groups, grader_ms }: Pick<Rollouts, 'groups' | 'grad
   const sorted = grader_ms.toSorted((a, b) => a - b)
   const p95 = sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * 0.95))] ?? 0
   return {
-    reward: mean(scores),
-    reward_deviation: scores.length > 0 ? deviation(scores) : 0,
+    // None where graders failed on all answers: that is no reward of 0.
+    ...(scores.length > 0 && { reward: mean(scores), reward_deviation: deviation(scores) }),
     answer_tokens: mean(answers.map(({ logprobs }) => logprobs.length)),
     ...(answers.some(({ thought_tokens }) => thought_tokens > 0) && {
       reasoning_tokens: mean(answers.map(({ thought_tokens }) => thought_tokens)),

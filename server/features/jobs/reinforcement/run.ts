@@ -3,6 +3,7 @@
 import { CommandError, CommandTrainer, TrainerEnded } from '../../../platform/trainer/command-trainer.ts'
 import { stoppedStatus, type TrainerExit } from '../../../platform/trainer/trainer.ts'
 import { GraderError, GradingStopped } from '../../evaluations/index.ts'
+import type { StopRequest } from '../host.ts'
 import { type AttemptOptions, attempt } from './attempt.ts'
 
 export interface ReinforcementRun extends AttemptOptions {
@@ -17,7 +18,11 @@ export interface ReinforcementRun extends AttemptOptions {
 /** Trains to the end, or until the signal aborts: then a checkpoint is written. Resolves with how the trainer ended. */
 export async function runReinforcement(run: ReinforcementRun): Promise<TrainerExit> {
   const kill = new AbortController()
-  const onAbort = () => setTimeout(() => kill.abort(), run.grace_ms).unref()
+  const onAbort = () => {
+    // Nothing of a cancelled job is kept: it need not end what it computes.
+    if ((run.signal.reason as StopRequest | undefined) === 'cancel') kill.abort()
+    else setTimeout(() => kill.abort(), run.grace_ms).unref()
+  }
   if (run.signal.aborted) onAbort()
   else run.signal.addEventListener('abort', onAbort, { once: true })
   const { job_id, base, method, lora, threads, converters, parse_control_tokens } = run.spec
