@@ -28,7 +28,10 @@ before(async () => {
   const id = await start(app)
   whole = await completed(app, id)
 })
+/** Trainers that were stopped by SIGSTOP: they do not end by themselves where a test fails. */
+const stopped: number[] = []
 after(async () => {
+  for (const pid of stopped.filter(alive)) process.kill(pid, 'SIGKILL')
   await app.stop()
   letters.stop()
   folder.remove()
@@ -62,6 +65,10 @@ async function completed(it: Client, id: string) {
 
 const trainerOf = (parent: number, id: string) =>
   until('the trainer', () => children(parent, `trainer.cli.commands .*${id}`)[0])
+function suspend(pid: number): void {
+  stopped.push(pid)
+  process.kill(pid, 'SIGSTOP')
+}
 const change = async (id: string, how: 'pause' | 'resume' | 'cancel') =>
   assert.equal((await app.api('POST', `/fine-tuning/jobs/${id}/${how}`)).status, 200)
 const paused = (id: string) => until('the job to be paused', async () => (await app.job(id)).status === 'paused')
@@ -82,7 +89,7 @@ test('a trainer killed in a rollout and in an update, and pauses in both, change
   await half
   const second = await trainerOf(process.pid, id)
   assert.notEqual(second, first)
-  process.kill(second, 'SIGSTOP')
+  suspend(second)
   half = letters.hold(began + before_step(5) + 8)
   await sent(id, 4)
   process.kill(second, 'SIGKILL')
@@ -96,7 +103,7 @@ test('a trainer killed in a rollout and in an update, and pauses in both, change
 
   await half
   const last = await trainerOf(process.pid, id)
-  process.kill(last, 'SIGSTOP')
+  suspend(last)
   letters.hold()
   await sent(id, 6)
   await change(id, 'pause')
@@ -120,7 +127,7 @@ test('a job that is cancelled in a rollout or in an update ends at once, and lea
     await half
     const pid = await trainerOf(process.pid, id)
     if (moment === 'update') {
-      process.kill(pid, 'SIGSTOP')
+      suspend(pid)
       letters.hold()
       await sent(id, 2)
     }

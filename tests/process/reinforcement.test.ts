@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import type { JobEvent } from '../../contract/fine-tuning.ts'
+import { figuresOf, learn, prompts } from '../support/reinforcement.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
@@ -59,4 +60,27 @@ test('prompts and a grader become a served model, with the figures of each step'
   assert.equal((await app.api('POST', '/chat/completions', request)).status, 200)
   const model = (await app.api('GET', `/fine-tuning/models/${job.model}`)).body
   assert.equal(model.lineage.steps.at(-1).objective, 'reinforcement')
+})
+
+const python = (source: string) => ({ type: 'python', name: 'code', source: `def grade(sample, item):\n    ${source}` })
+
+test('answers that a grader fails on are counted and left out, and are no reward of 0', async () => {
+  const grader = python('return 1.0 if not item["fails"] else item["nothing"]')
+  const rows = prompts(4, (index) => ({ fails: index === 0 }))
+  const id = await learn(app, rows, { grader, group_size: 4, grading: { error_share_max: 0.9 } }, { epochs: 1 })
+  const [step] = await figuresOf(app, id)
+  assert.equal(step!.reward, 1)
+  assert.deepEqual(step!.graders, { code: 1 })
+  assert.equal(step!.grader_failures, 4)
+  assert.equal((await app.job(id)).status, 'completed')
+})
+
+test('a job whose grader fails too often stops with a sentence that says why', async () => {
+  const rows = prompts(4)
+  const id = await learn(app, rows, { grader: python('return item["nothing"]') }, { epochs: 1 })
+  const { status, error } = await app.untilEnded(id)
+  assert.equal(status, 'failed')
+  assert.equal(error!.code, 'graders_failed')
+  const says = /^Graders failed on \d+ of \d+ answers, more than the 20 % of error_share_max\. The last: .*KeyError/s
+  assert.match(error!.message, says)
 })

@@ -168,6 +168,7 @@ export async function waitingEvents(db: Queryable, job_ids: string[], code: stri
 interface LossData {
   step?: number
   loss?: number
+  reward?: number
   /** Step and loss of the steps since the event before. */
   losses?: [step: number, loss: number][]
 }

@@ -8,6 +8,7 @@ import { ftName, type MadeModel, readResolvedConfig } from '../../models/index.t
 import type { JobRow } from '../store.ts'
 import { statusOf } from '../store.ts'
 import { groupSize, openaiRequestOf } from './request.ts'
+import { rewardMetrics } from './reward-metrics.ts'
 import type { StepMetrics } from './step-metrics.ts'
 
 const secondsOrNull = (time: number | null) => (time === null ? null : unixSeconds(time))
@@ -113,8 +114,8 @@ export function seqOf(job_id: string, event_id: string): number | undefined {
 }
 
 /** The metrics of an event under that API's names. */
-const metricsOf = (data: Record<string, unknown>) =>
-  Object.fromEntries(
+const metricsOf = (data: Record<string, unknown>) => ({
+  ...Object.fromEntries(
     [
       ['step', data.step],
       ['total_steps', data.steps_total],
@@ -124,10 +125,10 @@ const metricsOf = (data: Record<string, unknown>) =>
       ['train_mean_reward', data.reward],
       ['full_valid_mean_reward', data.validation_reward],
       ['completion_tokens_mean', data.answer_tokens ?? data.validation_answer_tokens],
-      ['grader_errors', data.grader_failures],
-      ['graders', data.graders ?? data.validation_graders],
     ].filter(([, value]) => value !== undefined),
-  )
+  ),
+  ...rewardMetrics(data),
+})
 
 export const toCheckpointResponse = (model: MadeModel, metrics: StepMetrics | undefined): OpenaiCheckpoint => ({
   id: `ftckpt-${model.id}`,

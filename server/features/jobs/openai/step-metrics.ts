@@ -7,6 +7,7 @@ export interface StepMetrics {
   train_loss?: number
   valid_loss?: number
   valid_mean_token_accuracy?: number
+  train_mean_reward?: number
   full_valid_mean_reward?: number
 }
 
@@ -17,6 +18,7 @@ export async function metricsByStep(db: Db, job_id: string): Promise<Map<number,
   for (const data of await store.lossEvents(db, job_id)) {
     for (const [step, train_loss] of data.losses ?? []) merge(step, { train_loss })
     if (data.step !== undefined && data.loss !== undefined) merge(data.step, { train_loss: data.loss })
+    if (data.step !== undefined && data.reward !== undefined) merge(data.step, { train_mean_reward: data.reward })
   }
   for (const { step, data_json } of await store.evaluations(db, job_id)) {
     const { validation_loss, validation_accuracy, validation_reward } = fromJson(data_json)
@@ -29,13 +31,19 @@ export async function metricsByStep(db: Db, job_id: string): Promise<Map<number,
   return new Map([...byStep].sort(([a], [b]) => a - b))
 }
 
-/** The result file: CSV in base64, as that API has it. The accuracy in training is not measured. */
+const columns = ['train_loss', 'train_accuracy', 'valid_loss', 'valid_mean_token_accuracy'] as const
+const rewardColumns = ['train_mean_reward', 'full_valid_mean_reward'] as const
+
+/**
+ * The result file: CSV in base64, as that API has it, with rewards where there are some. The accuracy in training is
+ * not measured.
+ */
 export function resultFileOf(metrics: Map<number, StepMetrics>): string {
-  const header = 'step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy'
-  const cell = (value: number | undefined) => value?.toFixed(5) ?? ''
-  const rows = [...metrics].map(
-    ([step, { train_loss, valid_loss, valid_mean_token_accuracy }]) =>
-      `${step},${cell(train_loss)},,${cell(valid_loss)},${cell(valid_mean_token_accuracy)}`,
-  )
-  return Buffer.from(`${[header, ...rows].join('\n')}\n`).toString('base64')
+  const hasRewards = [...metrics.values()].some((step) => rewardColumns.some((name) => step[name] !== undefined))
+  const names = [...columns, ...(hasRewards ? rewardColumns : [])]
+  const rows = [...metrics].map(([step, values]) => {
+    const cells = names.map((name) => (name === 'train_accuracy' ? '' : (values[name]?.toFixed(5) ?? '')))
+    return [step, ...cells].join(',')
+  })
+  return Buffer.from(`${[`step,${names}`, ...rows].join('\n')}\n`).toString('base64')
 }

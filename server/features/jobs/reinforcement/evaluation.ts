@@ -7,7 +7,16 @@ import { isKept, keptOf } from './kept.ts'
 import type { PolicyTrainer } from './policy-trainer.ts'
 import type { Prompts } from './prompts.ts'
 import { type Emit, rewardWords } from './reports.ts'
-import { figuresOf, type GradedGroup, graderMeans, textOf, tokensOf, unlessEmpty, watchedMeans } from './rollouts.ts'
+import {
+  figuresOf,
+  type GradedGroup,
+  graderFailures,
+  graderMeans,
+  textOf,
+  tokensOf,
+  unlessEmpty,
+  watchedMeans,
+} from './rollouts.ts'
 import type { Episode } from './sampling.ts'
 import type { PolicyTarget } from './served-policy.ts'
 import type { State } from './state.ts'
@@ -59,7 +68,7 @@ export class HeldOutEvaluation {
     state.generated_tokens += tokensOf(batch.groups)
     state.evaluated_step = state.step
     state.grading = answers.soFar()
-    const { reward, answer_tokens, reasoning_tokens, cut_share } = figuresOf(batch)
+    const { reward, answer_tokens, reasoning_tokens, cut_share, ...figures } = figuresOf(batch)
     const kl = await this.divergenceFromBase(batch.groups)
     const better = reward !== undefined && (state.best === null || reward > state.best.reward)
     this.showSamples(items, batch.groups, position)
@@ -71,6 +80,8 @@ export class HeldOutEvaluation {
         ...position,
         ...(reward !== undefined && { validation_reward: reward }),
         validation_graders: graderMeans(batch.groups),
+        validation_graders_failed: graderFailures(batch.groups),
+        validation_answers: figures.answers,
         ...unlessEmpty('validation_watched_graders', watchedMeans(batch.groups)),
         ...(kl !== null && { validation_kl: kl }),
         validation_answer_tokens: answer_tokens,

@@ -1,7 +1,15 @@
 // What the job's events say of a step.
 import type { TrainerEvent } from '../../../platform/trainer/trainer.ts'
 import { isKept, keptOf } from './kept.ts'
-import { figuresOf, graderMeans, type Rollouts, tokensOf, unlessEmpty, watchedMeans } from './rollouts.ts'
+import {
+  figuresOf,
+  graderFailures,
+  graderMeans,
+  type Rollouts,
+  tokensOf,
+  unlessEmpty,
+  watchedMeans,
+} from './rollouts.ts'
 import type { Schedule } from './schedule.ts'
 import type { State } from './state.ts'
 import type { Update } from './update.ts'
@@ -49,6 +57,7 @@ export class StepReports {
         ...measured,
         ...figures,
         graders: graderMeans(rollouts.groups),
+        graders_failed: graderFailures(rollouts.groups),
         ...unlessEmpty('watched_graders', watchedMeans(rollouts.groups)),
         generated_tokens: state.generated_tokens,
         tokens: state.trained_tokens,

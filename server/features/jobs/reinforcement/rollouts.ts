@@ -144,6 +144,7 @@ export function figuresOf({ groups, grader_ms }: Pick<Rollouts, 'groups' | 'grad
   return {
     // None where graders failed on all answers: that is no reward of 0.
     ...(scores.length > 0 && { reward: mean(scores), reward_deviation: deviation(scores) }),
+    answers: answers.length,
     answer_tokens: mean(answers.map(({ logprobs }) => logprobs.length)),
     ...(answers.some(({ thought_tokens }) => thought_tokens > 0) && {
       reasoning_tokens: mean(answers.map(({ thought_tokens }) => thought_tokens)),
@@ -164,6 +165,15 @@ export function figuresOf({ groups, grader_ms }: Pick<Rollouts, 'groups' | 'grad
 /** Tokens of all answers. */
 export const tokensOf = (groups: readonly GradedGroup[]): number =>
   groups.reduce((sum, { answers }) => sum + answers.reduce((all, { logprobs }) => all + logprobs.length, 0), 0)
+
+/** How many answers each grader failed on. */
+export function graderFailures(groups: readonly GradedGroup[]): Record<string, number> {
+  const failures: Record<string, number> = {}
+  for (const { graders } of groups.flatMap((group) => group.answers))
+    for (const [name, { score }] of Object.entries(graders))
+      failures[name] = (failures[name] ?? 0) + Number(score === null)
+  return failures
+}
 
 /** The mean score of each grader. */
 export function graderMeans(groups: readonly GradedGroup[]): Record<string, number> {
