@@ -8,6 +8,7 @@ import { trainingWork } from '../../server/features/tinker/losses.ts'
 import { parsePath, requireName, tinkerPath } from '../../server/features/tinker/names.ts'
 import { Sequence } from '../../server/features/tinker/sequence.ts'
 import { readTrainingRequest, writeTrainingOutput } from '../../server/features/tinker/wire/messages.ts'
+import { ProtoWriter } from '../../server/features/tinker/wire/protobuf.ts'
 import { floats, ints, readTrainingOutput, textDatum, trainingMessage } from '../support/tinker-client.ts'
 
 test('a training request is read as it was written, and so is an answer', () => {
@@ -111,7 +112,7 @@ test('a result is its account’s own, is computed once, and is kept for an hour
   assert.deepEqual(await futures.result('one', 'run:1', 1000, never), { kind: 'json', fields: { answer: 1 } })
   await assert.rejects(futures.result('two', 'run:1', 0, never), /no request/)
   assert.equal(computed, 1)
-  futures.begin('one', 'slow', () => new Promise(() => {}), 'group')
+  futures.begin('one', 'slow', () => new Promise(() => {}), { group: 'group' })
   assert.deepEqual(await futures.result('one', 'slow', 1, never), { state: 'active' })
   futures.begin(
     'one',
@@ -119,7 +120,7 @@ test('a result is its account’s own, is computed once, and is kept for an hour
     async () => {
       throw new Error('a secret')
     },
-    'group',
+    { group: 'group' },
   )
   const [done] = await futures.completions('one', 'group', 0, 1000, never)
   assert.deepEqual([done!.id, done!.failed], ['failing', true])
@@ -128,6 +129,47 @@ test('a result is its account’s own, is computed once, and is kept for an hour
   now = kept_ms + 2000
   futures.begin('one', 'later', work)
   await assert.rejects(futures.result('one', 'run:1', 0, never), /no request/)
+})
+
+test('results and requests of an account take a bounded memory, and another account has its own', async () => {
+  const futures = new Futures(() => 0)
+  const never = new AbortController().signal
+  const message = { kind: 'message' as const, bytes: Buffer.alloc(1e6) }
+  for (let at = 0; at < 300; at++) {
+    futures.begin('one', `large:${at}`, async () => message)
+    await futures.result('one', `large:${at}`, 1000, never)
+  }
+  await assert.rejects(futures.result('one', 'large:0', 0, never), /no request/)
+  assert.equal(await futures.result('one', 'large:299', 0, never), message)
+  // Results without anything in them take memory too.
+  const nothing = { kind: 'json' as const, fields: {} }
+  for (let at = 0; at < 300_000; at++) {
+    futures.begin('many', `small:${at}`, async () => nothing)
+    if (at % 1000 === 0) await futures.result('many', `small:${at}`, 1000, never)
+  }
+  await assert.rejects(futures.result('many', 'small:0', 0, never), /no request/)
+  const work = () => new Promise<never>(() => {})
+  for (let at = 0; at < 4; at++) futures.begin('one', `waits:${at}`, work, { bytes: 32e6 })
+  assert.throws(() => futures.begin('one', 'waits:4', work, { bytes: 32e6 }), /memory/)
+  futures.begin('two', 'waits:5', work, { bytes: 32e6 })
+})
+
+test('a message of millions of fields is refused before it takes time and memory', () => {
+  const fill = (unit: readonly number[]) => Buffer.alloc(30e6, Buffer.from(unit))
+  const shape = new ProtoWriter().bytes(4, Buffer.alloc(2e6, 1)).number(3, 2)
+  const tensor = new ProtoWriter().text(1, 'target_tokens').message(2, shape)
+  const chunks = new ProtoWriter().bytes(3, fill([0x0a, 0]))
+  for (const [body, expected] of [
+    [fill([0x30, 0]), /300000 fields/],
+    [fill([0x1a, 0]), /1024 at most/],
+    [fill([0x2a, 0]), /300000 fields/],
+    [chunks.finish(), /300000 fields/],
+    [new ProtoWriter().message(3, new ProtoWriter().message(2, tensor)).finish(), /more than 16 numbers/],
+  ] as const) {
+    const began = performance.now()
+    assert.throws(() => readTrainingRequest(body), expected)
+    assert.ok(performance.now() - began < 1500, String(expected))
+  }
 })
 
 test('a path names a checkpoint of a run, and no other file', () => {

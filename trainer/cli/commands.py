@@ -49,12 +49,14 @@ def main(protocol: Protocol) -> None:
     while True:
         request = json.loads(lines.get())
         try:
-            answer = {"fields": commands.run(request["command"], request)}
+            fields = commands.run(request["command"], request)
+            protocol.emit("answer", request["command"], id=request["id"], fields=fields)
+        # One that cannot be written as JSON too: other adapters in memory belong to others.
         except Exception as problem:
             traceback.print_exc()
             error = explain(problem) or JobError("internal", "Something failed inside the trainer.")
-            answer = {"error": {"code": error.code, "message": str(error), "data": error.data}}
-        protocol.emit("answer", request["command"], id=request["id"], **answer)
+            told = {"code": error.code, "message": str(error), "data": error.data}
+            protocol.emit("answer", request["command"], id=request["id"], error=told)
 
 
 if __name__ == "__main__":

@@ -215,7 +215,9 @@ class Workspace:
 
     @torch.no_grad()
     def forward(self, name: str, data: list[Datum], base: bool = False) -> list[list[float]]:
-        """The log-probability of each trained token of each datum; with `base` under the base, without the adapter."""
+        """The log-probability of each trained token of each datum; with `base` under the base, without the adapter.
+        Raises JobError("non_finite_loss").
+        """
         self.activate(name)
         model = self.loaded()
         model.eval()
@@ -230,6 +232,7 @@ class Workspace:
                         results[place] = part.tolist()
         finally:
             model.train()
+        _require_finite(results)
         return results
 
     @contextmanager
@@ -251,12 +254,21 @@ class Workspace:
     def forward_backward(self, name: str, data: list[Datum], loss: LossOptions) -> dict[str, Any]:
         """Adds the gradients of the sum of all weighted token losses. Returns that sum, the log-probabilities of each
         datum's trained tokens before the update, the share of tokens that were clipped, and the mean weight that
-        truncated importance sampling gave them.
+        truncated importance sampling gave them. Whatever it raises, all gradients since the last step are dropped: some
+        passes may have added theirs. Raises JobError("non_finite_loss") for values that are no finite numbers.
         """
         if loss.name not in LOSSES:
             raise JobError("internal", f"There is no loss '{loss.name}'. There are {', '.join(LOSSES)}.")
         self.activate(name)
-        model, total, clipped, truncated = self.loaded(), 0.0, 0, 0.0
+        try:
+            return self._passes_backward(self.loaded(), data, loss)
+        except BaseException:
+            for parameter in self.parameters.values():
+                parameter.grad = None
+            raise
+
+    def _passes_backward(self, model: Model, data: list[Datum], loss: LossOptions) -> dict[str, Any]:
+        total, clipped, truncated = 0.0, 0, 0.0
         results: list[list[float]] = [[] for _ in data]
         made = passes(data, self.limits)
         if made:
@@ -280,6 +292,7 @@ class Workspace:
             clipped += int(losses.clipped.sum())
             for place, part in zip(order, new.detach().split(lengths), strict=True):
                 results[place] = part.tolist()
+        _require_finite(results, total)
         targets = max(1, sum(datum.targets for datum in data))
         return {
             "loss": total,
@@ -399,6 +412,16 @@ class Workspace:
         self.activate(name)
         assert self.pusher
         return self.pusher.write(out)
+
+
+def _require_finite(log_probabilities: list[list[float]], loss: float = 0.0) -> None:
+    """Numbers that clients send may be finite and their products not; JSON has no name for these."""
+    if not math.isfinite(loss) or not all(math.isfinite(value) for values in log_probabilities for value in values):
+        raise JobError(
+            "non_finite_loss",
+            "The loss is no finite number: the weights of this adapter, or the numbers that came with the data, are "
+            "too large. Go on from an earlier checkpoint with a lower learning rate, or send smaller numbers.",
+        )
 
 
 def _flaw(folder: Path, sha256: str | None) -> bool:

@@ -317,6 +317,18 @@ def test_bad_data_is_refused_with_what_is_wrong(change, message):
         read_data([{**data()[0], **change}], 2048, 2048)
 
 
+def test_numbers_that_are_not_finite_fail_their_command_and_leave_no_gradients(commands):
+    commands.run("forward_backward", {"adapter": "a", "data": data()})
+    with pytest.raises(JobError, match="no finite number") as raised:
+        commands.run("forward_backward", {"adapter": "a", "data": data(weights=[3e38] * 4), "loss": "cross_entropy"})
+    assert raised.value.code == "non_finite_loss"
+    assert all(parameter.grad is None for parameter in commands.workspace.parameters.values())
+    commands.run("forward_backward", {"adapter": "a", "data": data()})
+    commands.run("optim_step", {"adapter": "a", "learning_rate": 1e30})
+    with pytest.raises(JobError, match="no finite number"):
+        commands.run("forward", {"adapter": "a", "data": data()})
+
+
 def test_the_program_answers_each_command_and_ends_with_its_server(folder):
     child = subprocess.Popen(
         [sys.executable, "-m", "trainer.cli.commands", str(folder)],

@@ -75,6 +75,7 @@ export function createTinkerFeature(context: Context, needs: Needs): Feature {
     db,
     dataDir,
     min_free_mb,
+    quota,
     futures,
     sessions,
     bases,
@@ -89,6 +90,7 @@ export function createTinkerFeature(context: Context, needs: Needs): Feature {
     db,
     dataDir,
     min_free_mb,
+    quota,
     futures,
     sessions,
     bases,
@@ -109,11 +111,19 @@ export function createTinkerFeature(context: Context, needs: Needs): Feature {
     await store.removeCheckpointsOfModel(trx, id)
     return undefined
   })
+  /** Not waited for: a command of a run may take minutes. */
+  const clearing = new Set<string>()
+  function clear(session: Pick<store.SessionRow, 'id' | 'account_id'>): void {
+    if (clearing.has(session.id)) return
+    clearing.add(session.id)
+    tinker
+      .clear(session)
+      .catch((error) => log.warn({ err: error, session: session.id }, 'a session is cleared again later'))
+      .finally(() => clearing.delete(session.id))
+  }
   async function look(): Promise<void> {
-    for (const session of await sessions.silent()) {
-      await sessions.end(session, 'silent', null)
-      await tinker.clear(session.id)
-    }
+    for (const session of await sessions.silent()) await sessions.end(session, 'silent', null)
+    for (const session of await store.sessionsToClear(db)) clear(session)
     await trainers.look()
     await checkpoints.removeExpired()
   }

@@ -3,8 +3,8 @@
 import { ApiError } from '../../../contract/errors.ts'
 import { type Datum, type Tensor, type TrainingRequest, writeTrainingOutput } from './wire/messages.ts'
 
-/** Most texts of one request, and most of their tokens. */
-const limits = { data: 1024, tokens: 1_000_000 }
+/** Most tokens of one request. */
+const tokensMax = 1_000_000
 
 /** A datum for the trainer. */
 interface TrainerDatum {
@@ -65,11 +65,9 @@ export function trainingWork({ data, loss_fn, loss_fn_config, forward_only }: Tr
         'computed by the client (forward_backward_custom).',
     )
   if (data.length === 0) throw new ApiError('invalid_request', 'The request has no data.')
-  if (data.length > limits.data)
-    throw new ApiError('invalid_request', `${data.length} data are sent at once; ${limits.data} at most are taken.`)
   const tokens = data.reduce((sum, datum) => sum + datum.tokens.length, 0)
-  if (tokens > limits.tokens)
-    throw new ApiError('invalid_request', `The data have ${tokens} tokens; ${limits.tokens} at most are taken at once.`)
+  if (tokens > tokensMax)
+    throw new ApiError('invalid_request', `The data have ${tokens} tokens; ${tokensMax} at most are taken at once.`)
   const made = data.map((datum, place) => trainerDatum(datum, place, loss, loss_fn))
   const bounds = boundsOf(loss, loss_fn, loss_fn_config)
   return {

@@ -1,3 +1,4 @@
+import { readdir, stat } from 'node:fs/promises'
 import path from 'node:path'
 import type { Db } from '../../platform/db/open.ts'
 import type { OwnedFile } from '../../platform/storage/durable-files.ts'
@@ -26,4 +27,12 @@ export async function tinkerFiles(db: Db): Promise<OwnedFile[]> {
     owner: `the checkpoint ${id} of a training run`,
     required: true,
   }))
+}
+
+/** Bytes of the files in a folder. */
+export async function bytesOfFolder(folder: string): Promise<number> {
+  const entries = await readdir(folder, { recursive: true, withFileTypes: true })
+  const files = entries.filter((entry) => entry.isFile())
+  const sizes = await Promise.all(files.map(async (file) => (await stat(path.join(file.parentPath, file.name))).size))
+  return sizes.reduce((sum, size) => sum + size, 0)
 }

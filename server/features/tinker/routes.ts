@@ -16,6 +16,8 @@ import * as requests from './wire/requests.ts'
 
 /** Largest body of a request, in bytes. The SDK divides larger data; one text may be larger than its parts. */
 const bodyBytes = 32 * 1024 * 1024
+/** Largest body of a request to sample, in bytes: the engine takes no larger one. */
+const sampleBytes = 8 * 1024 * 1024
 /** How long a request for a result waits for it. The SDK waits for 45 s. */
 const poll_ms = 30_000
 
@@ -217,7 +219,7 @@ function trainingRoutes(app: FastifyInstance, tinker: Tinker): void {
     ({ caller, body }) => {
       if (!Buffer.isBuffer(body))
         throw new ApiError('unsupported_media_type', `Send the data as ${protoType}, as the SDK does from 0.30 on.`)
-      return runs.train(caller.account_id, readTrainingRequest(body))
+      return runs.train(caller.account_id, readTrainingRequest(body), body.length)
     },
   )
 }
@@ -243,7 +245,7 @@ function samplingRoutes(app: FastifyInstance, { samplers }: Tinker): void {
   )
   mount(
     app,
-    asks('POST', '/asample', { summary, body: requests.Sample, body_bytes: bodyBytes, ...json }),
+    asks('POST', '/asample', { summary, body: requests.Sample, body_bytes: sampleBytes, ...json }),
     ({ caller, body }) => samplers.sample(caller, body),
   )
 }

@@ -8,6 +8,7 @@ import { fromJson } from '../../platform/db/json.ts'
 import type { Db } from '../../platform/db/open.ts'
 import type { Caller } from '../../platform/http/caller.ts'
 import { requireFreeDisk } from '../../platform/storage/free-disk.ts'
+import type { StorageQuota } from '../../platform/storage/quota.ts'
 import type { Bases } from './bases.ts'
 import type { Checkpoints } from './checkpoints.ts'
 import type { FutureResult, Futures, QueueState } from './futures.ts'
@@ -18,7 +19,7 @@ import { Sequence } from './sequence.ts'
 import type { Sessions } from './sessions.ts'
 import { waitForSlot } from './slots.ts'
 import * as store from './store.ts'
-import { loraOf, lostHint, type TrainedRun, type Trainers, type Work } from './trainers.ts'
+import { addGradients, loraOf, lostHint, type TrainedRun, type Trainers, type Work } from './trainers.ts'
 import type { TrainingRequest } from './wire/messages.ts'
 import type { AdamParams, CreateModel, LoadWeights } from './wire/requests.ts'
 
@@ -46,6 +47,7 @@ interface Options {
   trainers: Trainers
   checkpoints: Checkpoints
   usage: RunUsage
+  quota: Pick<StorageQuota, 'require'>
   /** Takes one of the account's slots; undefined if none is free. */
   acquireSlot(account_id: string): Promise<(() => void) | undefined>
   log: Logger
@@ -81,8 +83,7 @@ export class Runs {
       next_seq: 1,
     })
     const created: FutureResult = { kind: 'json', fields: { type: 'create_model', model_id } }
-    // Nothing to compute: the trainer makes the adapter with its first request, so that a base that cannot be loaded is
-    // told now.
+    // The trainer makes the adapter now, so that a base that cannot be loaded is told.
     futures.begin(caller.account_id, request_id, (handle) =>
       this.work(caller.account_id, model_id, handle, async ({ run, row }, use) => {
         await use({ restore: (call) => this.restore(row, call), run: async () => {} })
@@ -137,21 +138,24 @@ export class Runs {
   }
 
   /** Computes log-probabilities, and gradients unless the request is for the former alone. */
-  async train(account_id: string, request: TrainingRequest): Promise<{ request_id: string; model_id: string }> {
+  async train(
+    account_id: string,
+    request: TrainingRequest,
+    bytes: number,
+  ): Promise<{ request_id: string; model_id: string }> {
     const work = trainingWork(request)
-    return this.submit(account_id, request.model_id, request.seq_id, async (step, use) => {
+    const compute = async (step: Step, use: <T>(work: Work<T>) => Promise<T>): Promise<FutureResult> => {
       const answer = await use({
         restore: (call) => this.restore(step.row, call),
         run: async (call, adapter) => {
           const fields = { adapter: step.run.id, ...work.fields }
-          const answer = await call(work.command, fields)
-          if (work.command === 'forward_backward') adapter.gradients = true
-          return answer
+          return work.command === 'forward' ? await call('forward', fields) : await addGradients(call, adapter, fields)
         },
       })
       await this.options.usage.count(step.row.id, { trained_tokens: work.tokens })
       return { kind: 'message', bytes: trainingOutput(work, request, answer) }
-    })
+    }
+    return this.submit(account_id, request.model_id, request.seq_id, compute, bytes)
   }
 
   async optimStep(
@@ -210,8 +214,9 @@ export class Runs {
     const row = (await store.findRunUnscoped(db, id))!
     if (row.state !== 'ended') {
       await requireFreeDisk(this.options.dataDir, this.options.min_free_mb)
-      const { sha256 } = await call('save_state', { adapter: id, path: this.stateFolder(row) })
-      await store.updateRun(db, id, { state: 'saved', state_sha256: String(sha256) })
+      const { sha256, size_mb } = await call('save_state', { adapter: id, path: this.stateFolder(row) })
+      const size_bytes = Math.round(Number(size_mb) * 1e6)
+      await store.updateRun(db, id, { state: 'saved', state_sha256: String(sha256), size_bytes })
     }
     await this.options.usage.meter(id)
   }
@@ -228,7 +233,7 @@ export class Runs {
   async end(session_id: string): Promise<void> {
     const { db, trainers } = this.options
     for (const row of await store.runsOfSession(db, session_id)) {
-      await store.updateRun(db, row.id, { state: 'ended' })
+      await store.updateRun(db, row.id, { state: 'ended', size_bytes: 0 })
       this.sequences.delete(row.id)
       await trainers.drop(trainedRun(row))
       await this.options.usage.meter(row.id)
@@ -240,23 +245,25 @@ export class Runs {
     model_id: string,
     seq_id: number | undefined,
     work: (step: Step, use: <T>(work: Work<T>) => Promise<T>) => Promise<FutureResult>,
+    bytes = 0,
   ): Promise<{ request_id: string; model_id: string }> {
     const { futures, db, now } = this.options
     const row = await this.require(account_id, model_id)
     await this.options.sessions.require(account_id, row.session_id)
-    const sequence = this.sequences.get(model_id) ?? new Sequence(row.next_seq)
-    this.sequences.set(model_id, sequence)
     if (seq_id === undefined)
       throw new ApiError('invalid_request', "'seq_id' is missing: the number of the request among those of its run.")
-    const seq = seq_id
-    const request_id = `${model_id}:${seq}`
+    const sequence = this.sequences.get(model_id) ?? new Sequence(row.next_seq)
+    this.sequences.set(model_id, sequence)
+    const request_id = `${model_id}:${seq_id}`
     if (!futures.has(account_id, request_id)) {
-      sequence.require(seq)
-      const done = async (next_seq: number) => {
-        await store.updateRun(db, model_id, { next_seq, last_request_at: now() })
-      }
-      futures.begin(account_id, request_id, (handle) =>
-        sequence.run(seq, () => this.work(account_id, model_id, handle, work), done),
+      sequence.require(seq_id)
+      const done = async (next_seq: number) =>
+        void (await store.updateRun(db, model_id, { next_seq, last_request_at: now() }))
+      futures.begin(
+        account_id,
+        request_id,
+        (handle) => sequence.run(seq_id, () => this.work(account_id, model_id, handle, work), done, handle.signal),
+        { bytes },
       )
     }
     return { request_id, model_id }
@@ -342,12 +349,13 @@ export class Runs {
       next_seq: number
     },
   ): Promise<void> {
-    const { db, now } = this.options
+    const { db, quota, now } = this.options
     const { lora, user_metadata, ...fields } = run
     const time = now()
     await db.transaction().execute(async (trx) => {
       // The same request once more.
       if (await store.findRun(trx, account_id, run.id)) return
+      await quota.require(trx, account_id, 0)
       if ((await store.countOpenRuns(trx, account_id)) >= openMax)
         throw new ApiError(
           'too_many',

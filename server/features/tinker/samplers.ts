@@ -9,6 +9,7 @@ import { newId } from '../../../lib/ids.ts'
 import type { Db } from '../../platform/db/open.ts'
 import type { Caller } from '../../platform/http/caller.ts'
 import { requireFreeDisk } from '../../platform/storage/free-disk.ts'
+import type { StorageQuota } from '../../platform/storage/quota.ts'
 import type { Hub } from '../hub/index.ts'
 import type { Inference } from '../inference/index.ts'
 import { type EngineClient, engineError, type Pools, readAll, type Target } from '../serving/index.ts'
@@ -17,6 +18,8 @@ import type { Bases } from './bases.ts'
 import type { Checkpoints } from './checkpoints.ts'
 import type { FutureHandle, FutureResult, Futures } from './futures.ts'
 import { parsePath, samplerIdOf } from './names.ts'
+import { bytesOfFolder } from './owned-files.ts'
+import { sampleRecorder } from './sample-usage.ts'
 import { engineFields, outputOf, promptOf, Sampled } from './sample-wire.ts'
 import type { Sessions } from './sessions.ts'
 import { waitForSlot } from './slots.ts'
@@ -29,9 +32,12 @@ type Call = (command: string, fields: Record<string, unknown>) => Promise<Record
 /** Weights without a name that are kept of a run; older ones are deleted. */
 const ephemeralMax = 16
 /** Requests that are asked of the engine at once, of all accounts and of one. */
-const atOnce = { all: 32, account: 24 }
-/** Samples of all requests that the engine has at once: its queue has room for others beside them. */
-const samplesMax = 64
+const atOnce = { all: 256, account: 24 }
+/**
+ * Samples that the engine has at once, of all accounts and of one: its queue has room for others beside them. An
+ * account without any may begin a request of whatever size, so that none waits for another's to be done.
+ */
+const samplesMax = { all: 192, account: 64 }
 /** After so long the engine is asked again whose queue was full. */
 const fullWait_ms = 250
 /** Numbers of the requests of each client of a sampler. */
@@ -42,6 +48,7 @@ interface Options {
   dataDir: string
   min_free_mb: number
   futures: Futures
+  quota: Pick<StorageQuota, 'require'>
   sessions: Sessions
   bases: Bases
   checkpoints: Checkpoints
@@ -68,8 +75,8 @@ interface Source {
 export class Samplers {
   private readonly options: Options
   private readonly inTurn: FairQueue = createFairQueue({ at_once: atOnce.all, at_once_per_account: atOnce.account })
-  /** Samples that the engine has, and who waits for some to be done. */
-  private samples = 0
+  /** Samples that the engine has of each account, and who waits for some to be done. */
+  private readonly samples = new Map<string, number>()
   private readonly waiting: (() => void)[] = []
 
   constructor(options: Options) {
@@ -99,17 +106,25 @@ export class Samplers {
     seq_id: number,
     use: <T>(run: (call: Call) => Promise<T>) => Promise<T>,
   ): Promise<string> {
-    const { db, dataDir, min_free_mb } = this.options
+    const { db, dataDir, min_free_mb, quota } = this.options
     const { session_id, account_id, base_model_id, model_name } = run
     const id = samplerIdOf(session_id, seq_id)
     const folder = path.join('tinker', session_id, `sample-${seq_id}`)
     await requireFreeDisk(dataDir, min_free_mb)
+    await quota.require(db, account_id, 0)
     await mkdir(path.join(dataDir, 'tinker', session_id), { recursive: true, mode: 0o700 })
     const before = await store.findSampler(db, account_id, id)
+    if (before && before.run_id !== run.id)
+      throw new ApiError(
+        'invalid_request',
+        `The number ${seq_id} is that of another sampling session. Take one that this session has not used.`,
+      )
     if (before?.folder) await this.removeWeights(before)
     await use((call) => call('save_weights', { adapter: run.id, path: path.join(dataDir, folder) }))
-    if (before) await store.updateSampler(db, id, { folder, run_id: run.id })
-    else await this.insert({ id, session_id, account_id, base_model_id, model_name, run_id: run.id, folder })
+    const size_bytes = await bytesOfFolder(path.join(dataDir, folder))
+    if (before) await store.updateSampler(db, id, { folder, size_bytes })
+    else
+      await this.insert({ id, session_id, account_id, base_model_id, model_name, run_id: run.id, folder, size_bytes })
     for (const old of (await store.ephemeralSamplers(db, run.id)).slice(ephemeralMax)) await this.removeWeights(old)
     return id
   }
@@ -147,12 +162,10 @@ export class Samplers {
       ? `${source.id}:${body.seq_id ?? newId('req')}`
       : `${source.id}:${newId('req')}`
     const group = `${source.id}#${Math.floor((body.seq_id ?? 0) / clientSpan)}`
-    futures.begin(
-      account_id,
-      request_id,
-      (handle) => this.work(caller, source, prompt, body, request_id, handle),
+    futures.begin(account_id, request_id, (handle) => this.work(caller, source, prompt, body, request_id, handle), {
       group,
-    )
+      bytes: 8 * prompt.length,
+    })
     const sample_sequence_ids = Array.from({ length: body.num_samples }, (_, at) => `${request_id}:${at}`)
     return { request_id, sample_sequence_ids }
   }
@@ -168,7 +181,7 @@ export class Samplers {
 
   private async removeWeights(row: store.SamplerRow): Promise<void> {
     const { db, dataDir, pools } = this.options
-    await store.updateSampler(db, row.id, { folder: null })
+    await store.updateSampler(db, row.id, { folder: null, size_bytes: 0 })
     await pools.unload(await this.targetOfWeights(row, row.folder!)).catch(() => {})
     await rm(path.join(dataDir, row.folder!), { recursive: true, force: true })
   }
@@ -181,26 +194,48 @@ export class Samplers {
     request_id: string,
     handle: FutureHandle,
   ): Promise<FutureResult> {
-    const { acquireSlot } = this.options
+    const { account_id } = caller
     return await this.inTurn(
-      caller.account_id,
+      account_id,
       async () => {
-        const release = await waitForSlot(acquireSlot, caller.account_id, handle)
-        const samples = body.num_samples
-        while (this.samples > 0 && this.samples + samples > samplesMax)
-          await new Promise<void>((resolve) => this.waiting.push(resolve))
-        this.samples += samples
-        handle.waits({ state: 'active' })
+        const release = await waitForSlot(this.options.acquireSlot, account_id, handle)
         try {
-          return await this.askUntilTaken(caller, source, prompt, body, request_id, handle)
+          return await this.withSamples(account_id, body.num_samples, handle.signal, () => {
+            handle.waits({ state: 'active' })
+            return this.askUntilTaken(caller, source, prompt, body, request_id, handle)
+          })
         } finally {
-          this.samples -= samples
-          for (const wake of this.waiting.splice(0)) wake()
           release()
         }
       },
       handle.signal,
     )
+  }
+
+  /** Works once the engine may have so many more samples of the account. */
+  private async withSamples<T>(
+    account_id: string,
+    count: number,
+    signal: AbortSignal,
+    work: () => Promise<T>,
+  ): Promise<T> {
+    const own = () => this.samples.get(account_id) ?? 0
+    const all = () => [...this.samples.values()].reduce((sum, one) => sum + one, 0)
+    while (own() > 0 && (own() + count > samplesMax.account || all() + count > samplesMax.all))
+      await new Promise<void>((resolve, reject) => {
+        this.waiting.push(resolve)
+        if (signal.aborted) reject(signal.reason)
+        signal.addEventListener('abort', () => reject(signal.reason), { once: true })
+      })
+    this.samples.set(account_id, own() + count)
+    try {
+      return await work()
+    } finally {
+      const left = own() - count
+      if (left > 0) this.samples.set(account_id, left)
+      else this.samples.delete(account_id)
+      for (const wake of this.waiting.splice(0)) wake()
+    }
   }
 
   /** Asks again while the engine's queue is full. */
@@ -225,7 +260,7 @@ export class Samplers {
   }
 
   private async ask(
-    { account_id, key_id }: Caller,
+    caller: Caller,
     source: Source,
     prompt: number[],
     body: Sample,
@@ -233,38 +268,29 @@ export class Samplers {
     signal: AbortSignal,
   ): Promise<FutureResult> {
     const { engine, usage, pricing, now } = this.options
-    const created_at = now()
-    const began = performance.now()
-    const headers = { 'x-tunery-account': account_id, 'x-request-id': newId('req') }
-    const { response } = await engine.post(
-      source.target,
-      '/internal/sample',
-      (model) => JSON.stringify({ model, ...engineFields(prompt, body, this.maxTokens(source, prompt, body)) }),
-      headers,
-      signal,
-    )
-    const text = (await readAll(response)).toString('utf8')
-    if (response.status !== 200) throw engineError(response.status, text)
-    const sampled = Sampled.parse(JSON.parse(text))
-    const prices = pricing(source.base_model_id)
-    const { prompt_tokens, completion_tokens, prompt_tokens_details } = sampled.usage
-    usage.record({
-      request_id,
-      created_at,
-      account_id,
-      key_id,
-      model: source.model,
-      model_id: source.model_id,
-      kind: 'completion',
-      prompt_tokens,
-      completion_tokens,
-      cached_tokens: prompt_tokens_details?.cached_tokens ?? 0,
-      duration_ms: Math.round(performance.now() - began),
-      first_token_ms: null,
-      cost:
-        (prompt_tokens * prices.input_per_million_tokens + completion_tokens * prices.output_per_million_tokens) / 1e6,
-      finish: 'complete',
+    const engine_request = newId('req')
+    const record = sampleRecorder({ usage, prices: pricing(source.base_model_id), now }, caller, source, request_id)
+    const headers = { 'x-tunery-account': caller.account_id, 'x-request-id': engine_request }
+    const post = async () => {
+      const { response } = await engine.post(
+        source.target,
+        '/internal/sample',
+        (model) => JSON.stringify({ model, ...engineFields(prompt, body, this.maxTokens(source, prompt, body)) }),
+        headers,
+        signal,
+      )
+      return { status: response.status, text: (await readAll(response)).toString('utf8') }
+    }
+    const { status, text } = await post().catch(async (error) => {
+      // What was computed of a cancelled request counts, as that of a client who hangs up.
+      const used = signal.aborted ? await engine.abortedUsage(engine_request).catch(() => undefined) : undefined
+      if (used) record('client_left', used)
+      throw error
     })
+    if (status !== 200) throw engineError(status, text)
+    const sampled = Sampled.parse(JSON.parse(text))
+    const { prompt_tokens, completion_tokens, prompt_tokens_details } = sampled.usage
+    record('complete', { prompt_tokens, completion_tokens, cached_tokens: prompt_tokens_details?.cached_tokens ?? 0 })
     const k = { sampled: body.topk_sample_logprobs, prompt: body.topk_prompt_logprobs }
     return { kind: 'message', bytes: writeSampleOutput(outputOf(sampled, body), k) }
   }
@@ -343,6 +369,7 @@ export class Samplers {
     model_path?: string | null | undefined
     run_id?: string
     folder?: string
+    size_bytes?: number
   }): Promise<void> {
     const { db, now } = this.options
     await store.insertSampler(db, {

@@ -32,8 +32,13 @@ export class Sequence {
   }
 
   /** Runs the work in its turn. `done` is called before the next one begins, with the number that is next then. */
-  async run<T>(seq: number, work: () => Promise<T>, done: (next: number) => Promise<void>): Promise<T> {
-    if (seq !== this.next) await this.turn(seq)
+  async run<T>(
+    seq: number,
+    work: () => Promise<T>,
+    done: (next: number) => Promise<void>,
+    signal?: AbortSignal,
+  ): Promise<T> {
+    if (seq !== this.next) await this.turn(seq, signal)
     try {
       return await work()
     } finally {
@@ -45,16 +50,26 @@ export class Sequence {
     }
   }
 
-  private turn(seq: number): Promise<void> {
+  private turn(seq: number, signal: AbortSignal | undefined): Promise<void> {
     return new Promise((resolve, reject) => {
-      const timer = setTimeout(() => {
+      const leave = () => {
+        clearTimeout(timer)
+        signal?.removeEventListener('abort', onAbort)
         this.waiting.delete(seq)
+      }
+      const onAbort = () => {
+        leave()
+        reject(signal!.reason)
+      }
+      const timer = setTimeout(() => {
+        leave()
         reject(
           new ApiError('invalid_request', `The request ${this.next} of this run did not come, which is before ${seq}.`),
         )
       }, missing_ms).unref()
+      signal?.addEventListener('abort', onAbort, { once: true })
       this.waiting.set(seq, () => {
-        clearTimeout(timer)
+        leave()
         resolve()
       })
     })

@@ -56,11 +56,13 @@ export class Tinker {
   }
 
   async finishSession(account_id: string, session_id: string, body: FinishSession): Promise<void> {
-    if (await this.sessions.finish(account_id, session_id, body)) await this.clear(session_id)
+    if (await this.sessions.finish(account_id, session_id, body)) await this.clear({ id: session_id, account_id })
   }
 
   /** Ends what a session that has ended leaves. */
-  async clear(session_id: string): Promise<void> {
+  async clear({ id: session_id, account_id }: Pick<store.SessionRow, 'id' | 'account_id'>): Promise<void> {
+    // What is at work may write files, and bring its run back into a trainer's memory.
+    await this.futures.end(account_id, `${session_id}:`)
     await this.runs.end(session_id)
     await this.samplers.end(session_id)
     await this.options.removeFiles(session_id)

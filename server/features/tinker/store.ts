@@ -51,12 +51,12 @@ export const silentSessions = (db: Db, before: number) =>
     .where('last_seen_at', '<', before)
     .execute()
 
-/** Sessions that ended before. */
-export const endedSessions = (db: Db, before: number) =>
+/** Sessions that have ended, and whose files may still be there. */
+export const sessionsToClear = (db: Db) =>
   db
     .selectFrom('tinker_sessions')
     .select(['id', 'account_id'])
-    .where('ended_at', '<', before)
+    .where('ended_at', 'is not', null)
     .where('has_files', '=', 1)
     .execute()
 

@@ -337,6 +337,23 @@ export class Trainers {
   }
 }
 
+/** Adds the gradients of data. What fails in the middle of them leaves none, nor those of earlier data. */
+export async function addGradients(
+  call: Call,
+  adapter: Pick<Adapter, 'gradients'>,
+  fields: Record<string, unknown>,
+): Promise<Record<string, unknown>> {
+  try {
+    const answer = await call('forward_backward', fields)
+    adapter.gradients = true
+    return answer
+  } catch (error) {
+    // These were looked at before.
+    if (error instanceof CommandError && error.code !== 'dataset_invalid') adapter.gradients = false
+    throw error
+  }
+}
+
 export const lostHint = 'What it had in memory is lost: resume from your last checkpoint with a new training client.'
 
 /** What a trainer's refusal is for the client. */

@@ -88,13 +88,16 @@ export function createStorageQuota({ maxMbOf, now }: Options): StorageQuota {
       .where('status', 'in', ['queued', 'running'])
       .where('checkpoint_bytes', '>', 0)
       .executeTakeFirstOrThrow()
-    const states = await sumOf('checkpoints', 'tinker_checkpoints')
+    const tinker = await Promise.all(
+      ['tinker_checkpoints', 'tinker_runs', 'tinker_samplers'].map((table) => sumOf('checkpoints', table)),
+    )
+    const tinkerBytes = tinker.reduce((sum, { bytes }) => sum + bytes, 0)
     return [
       await sumOf('datasets', 'datasets', sql`case when rows_bytes > size_bytes then rows_bytes else size_bytes end`),
       await sumOf('files'),
       { kind: 'uploads', count: uploads.length, bytes: uploaded },
       await sumOf('models'),
-      { kind: 'checkpoints', count: Number(count) + states.count, bytes: Number(bytes ?? 0) + states.bytes },
+      { kind: 'checkpoints', count: Number(count) + tinker[0]!.count, bytes: Number(bytes ?? 0) + tinkerBytes },
       { kind: 'exports', count: exported.length, bytes: sizes.reduce((sum, { size_bytes }) => sum + size_bytes, 0) },
       { kind: 'evaluations', count: evaluations.count + evals.count, bytes: evaluations.bytes + evals.bytes },
       await sumOf('responses'),

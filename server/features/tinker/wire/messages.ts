@@ -5,6 +5,7 @@ import {
   bytesOf,
   doubleOf,
   entryOf,
+  fieldsOf,
   malformed,
   numberOf,
   numbersOf,
@@ -16,6 +17,13 @@ import {
 
 /** Media type of messages. */
 export const protoType = 'application/x-protobuf'
+
+/** Most texts of one request. */
+export const dataMax = 1024
+/** Most names of a map: of what a loss reads, or is set to. */
+const namesMax = 64
+/** Most numbers of a tensor's shape. */
+const shapeMax = 16
 
 const float32 = 1
 const int64 = 2
@@ -55,8 +63,14 @@ export function readTrainingRequest(body: Buffer): TrainingRequest {
   for (const field of readFields(body)) {
     if (field.number === 1) request.model_id = textOf(field)
     else if (field.number === 2) request.seq_id = numberOf(field)
-    else if (field.number === 3) request.data.push(readDatum(field, request.data.length))
-    else if (field.number === 4) request.loss_fn = textOf(field)
+    else if (field.number === 3) {
+      if (request.data.length === dataMax)
+        throw new ApiError(
+          'invalid_request',
+          `More than ${dataMax} data are sent at once; ${dataMax} at most are taken.`,
+        )
+      request.data.push(readDatum(field, request.data.length))
+    } else if (field.number === 4) request.loss_fn = textOf(field)
     else if (field.number === 5) {
       const { key, value } = entryOf(field)
       if (!request.loss_fn_config.has(key)) request.loss_fn_config.set(key, value ? doubleOf(value) : 0)
@@ -65,12 +79,13 @@ export function readTrainingRequest(body: Buffer): TrainingRequest {
       const { key, value } = entryOf(field)
       request.loss_fn_config.set(key, value ? readConfigValue(value) : 0)
     }
+    if (request.loss_fn_config.size > namesMax) throw malformed(`its loss has more than ${namesMax} settings`)
   }
   return request
 }
 
 function readConfigValue(field: ProtoField): number | string {
-  for (const part of readFields(bytesOf(field))) {
+  for (const part of fieldsOf(field)) {
     if (part.number === 1) return doubleOf(part)
     if (part.number === 2) return textOf(part)
   }
@@ -79,9 +94,10 @@ function readConfigValue(field: ProtoField): number | string {
 
 function readDatum(field: ProtoField, place: number): Datum {
   const datum: Datum = { tokens: [], inputs: new Map() }
-  for (const part of readFields(bytesOf(field))) {
+  for (const part of fieldsOf(field)) {
     if (part.number === 1) for (const token of readChunk(part, place)) datum.tokens.push(token)
     else if (part.number === 2) {
+      if (datum.inputs.size === namesMax) throw malformed(`data[${place}] has more than ${namesMax} tensors`)
       const { key, value } = entryOf(part)
       if (value) datum.inputs.set(key, readTensor(value, `data[${place}].loss_fn_inputs.${key}`))
     } else if (part.number === 3 || part.number === 4)
@@ -95,13 +111,13 @@ function readDatum(field: ProtoField, place: number): Datum {
 }
 
 function readChunk(field: ProtoField, place: number): number[] {
-  for (const part of readFields(bytesOf(field))) {
+  for (const part of fieldsOf(field)) {
     if (part.number !== 1)
       throw new ApiError(
         'parameter_not_supported',
         `data[${place}] has a picture or audio; only tokens are trained on.`,
       )
-    for (const inner of readFields(bytesOf(part))) if (inner.number === 1) return int32s(bytesOf(inner))
+    for (const inner of fieldsOf(part)) if (inner.number === 1) return int32s(bytesOf(inner))
   }
   return []
 }
@@ -111,11 +127,11 @@ function readTensor(field: ProtoField, name: string): Tensor {
   let dense: Buffer | undefined
   let sparse: Buffer | undefined
   const shape: number[] = []
-  for (const part of readFields(bytesOf(field))) {
+  for (const part of fieldsOf(field)) {
     if (part.number === 1) dense = bytesOf(part)
     else if (part.number === 2) sparse = bytesOf(part)
     else if (part.number === 3) dtype = numberOf(part)
-    else if (part.number === 4) shape.push(...numbersOf(part))
+    else if (part.number === 4) shape.push(...numbersOf(part, shapeMax))
   }
   if (sparse)
     throw new ApiError(

@@ -7,11 +7,20 @@ const fixed64 = 1
 const delimited = 2
 const fixed32 = 5
 
+/** How many more fields a message and those within it may have. */
+interface Budget {
+  fields: number
+}
+
 /** A field of a message: a number, or the bytes of a text, of packed numbers or of a message within. */
 export interface ProtoField {
   number: number
   value: number | Buffer
+  budget: Budget
 }
+
+/** Fields of a body, those of messages within counted: its bytes alone would allow many millions. */
+const fieldsMax = 300_000
 
 /** The message cannot be read: it is cut off, or no Protocol Buffer. */
 export const malformed = (why: string): ApiError =>
@@ -19,6 +28,8 @@ export const malformed = (why: string): ApiError =>
 
 /** A whole number of 64 bits at `at`, and where it ends. Beyond 2^53 it loses its last digits. */
 function readVarint(bytes: Buffer, at: number): { value: number; end: number } {
+  const first = bytes[at]
+  if (first !== undefined && first < 0x80) return { value: first, end: at + 1 }
   let value = 0n
   for (let index = 0; index < 10; index++) {
     const byte = bytes[at + index]
@@ -29,10 +40,11 @@ function readVarint(bytes: Buffer, at: number): { value: number; end: number } {
   throw malformed('a number has more than 64 bits')
 }
 
-/** The fields of a message in order. Throws invalid_request for what is malformed. */
-export function* readFields(bytes: Buffer): Generator<ProtoField> {
+/** The fields of a message in order. Throws invalid_request for what is malformed, and for too many fields. */
+export function* readFields(bytes: Buffer, budget: Budget = { fields: fieldsMax }): Generator<ProtoField> {
   let at = 0
   while (at < bytes.length) {
+    if (--budget.fields < 0) throw malformed(`it has more than ${fieldsMax} fields`)
     const tag = readVarint(bytes, at)
     const number = Math.floor(tag.value / 8)
     if (number < 1) throw malformed('a field has the number 0')
@@ -42,7 +54,7 @@ export function* readFields(bytes: Buffer): Generator<ProtoField> {
       case varint: {
         const read = readVarint(bytes, at)
         at = read.end
-        yield { number, value: read.value }
+        yield { number, value: read.value, budget }
         continue
       }
       case delimited: {
@@ -61,16 +73,19 @@ export function* readFields(bytes: Buffer): Generator<ProtoField> {
         throw malformed('a field is of a kind that there is not')
     }
     if (end < at || end > bytes.length) throw malformed('it is cut off')
-    yield { number, value: bytes.subarray(at, end) }
+    yield { number, value: bytes.subarray(at, end), budget }
     at = end
   }
 }
 
 /** The bytes of a field that is a text, a message or packed numbers. */
-export function bytesOf({ number, value }: ProtoField): Buffer {
+export function bytesOf({ number, value }: Pick<ProtoField, 'number' | 'value'>): Buffer {
   if (typeof value === 'number') throw malformed(`the field ${number} is a number`)
   return value
 }
+
+/** The fields of a message within another. */
+export const fieldsOf = (field: ProtoField): Generator<ProtoField> => readFields(bytesOf(field), field.budget)
 
 const utf8 = new TextDecoder('utf-8', { fatal: true })
 
@@ -93,11 +108,12 @@ export function doubleOf(field: ProtoField): number {
   return bytes.readDoubleLE()
 }
 
-/** Whole numbers, packed into one field or one in a field. */
-export function numbersOf({ value }: ProtoField): number[] {
+/** Whole numbers, packed into one field or one in a field; `most` at most. */
+export function numbersOf({ number, value }: ProtoField, most: number): number[] {
   if (typeof value === 'number') return [value]
   const numbers: number[] = []
   for (let at = 0; at < value.length; ) {
+    if (numbers.length === most) throw malformed(`the field ${number} has more than ${most} numbers`)
     const read = readVarint(value, at)
     numbers.push(read.value)
     at = read.end
@@ -109,7 +125,7 @@ export function numbersOf({ value }: ProtoField): number[] {
 export function entryOf(field: ProtoField): { key: string; value: ProtoField | undefined } {
   let key = ''
   let value: ProtoField | undefined
-  for (const part of readFields(bytesOf(field))) {
+  for (const part of fieldsOf(field)) {
     if (part.number === 1) key = textOf(part)
     if (part.number === 2) value = part
   }

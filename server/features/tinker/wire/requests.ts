@@ -126,10 +126,13 @@ export type CreateSampler = z.infer<typeof CreateSampler>
 
 export const SamplerId = z.looseObject({ sampling_session_id: id })
 
-const Chunk = z.looseObject({
-  type: z.string().max(40).default('encoded_text'),
-  tokens: z.array(z.int().min(0)).optional(),
+const isToken = (value: unknown) => Number.isSafeInteger(value) && (value as number) >= 0
+/** Many: looked at one by one without an object for each. */
+const Tokens = z.custom<number[]>((value) => Array.isArray(value) && value.every(isToken), {
+  error: 'must be an array of whole numbers of 0 or more',
 })
+
+const Chunk = z.looseObject({ type: z.string().max(40).default('encoded_text'), tokens: Tokens.optional() })
 
 export const Sample = z.looseObject({
   num_samples: z.int().min(1).max(128).default(1),
