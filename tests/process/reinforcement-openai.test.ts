@@ -17,7 +17,9 @@ before(async () => {
 const grader = {
   type: 'python' as const,
   name: 'letters',
-  source: 'import re\n\ndef grade(sample, item):\n    return float(bool(re.search("[kvz]", sample["output_text"])))\n',
+  source:
+    'def grade(sample, item):\n    text = sample["output_text"]\n' +
+    '    return sum(c in "kvz" for c in text) / max(1, len(text))\n',
 }
 
 /** What that API's events have of a step or an evaluation. */
@@ -36,15 +38,15 @@ test('a program for that API tries a grader, learns from it, watches the metrics
   const { graders } = openai.fineTuning.alpha
   const used = { ...grader, pass_threshold: 0.5 }
   assert.deepEqual((await graders.validate({ grader })).grader, used)
-  assert.equal((await graders.run({ grader, model_sample: 'kiwi', item: {} })).reward, 1)
+  assert.equal((await graders.run({ grader, model_sample: 'kiwi', item: {} })).reward, 0.25)
   assert.equal((await graders.run({ grader, model_sample: 'apple', item: {} })).reward, 0)
 
   const file = async (rows: string) =>
     (await openai.files.create({ file: new File([rows], 'prompts.jsonl'), purpose: 'fine-tune' })).id
-  const hyperparameters = { n_epochs: 1, batch_size: 4, compute_multiplier: 0.5, eval_interval: 2, eval_samples: 1 }
+  const hyperparameters = { n_epochs: 1, batch_size: 2, compute_multiplier: 0.25, eval_interval: 2, eval_samples: 1 }
   const job = await openai.fineTuning.jobs.create({
     model: tiny,
-    training_file: await file(prompts(8)),
+    training_file: await file(prompts(4)),
     validation_file: await file(prompts(2)),
     seed: 1,
     method: { type: 'reinforcement', reinforcement: { grader, hyperparameters } },
