@@ -1,6 +1,6 @@
 // Learning from graders: a step of answers of 256 tokens and the rewards of a short task, beside TRL's GRPOTrainer with
 // the same base, prompts, groups, lengths, loss, rate and threads; live requests beside such a job; and the example.
-// `npm run bench -- reinforcement [--only steps,curve,beside,example] [--modes half,bf16,default,fp32,continuous]
+// `npm run bench -- reinforcement [--only push,steps,curve,beside,example] [--modes half,bf16,default,fp32,continuous]
 // [--steps N] [--without-peer]`
 import { execFileSync, spawnSync } from 'node:child_process'
 import { globSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
@@ -13,7 +13,7 @@ import { startService } from '../support/service.ts'
 import { measureBeside } from './beside.ts'
 import { base, figuresOf, mean, orderRows, start, stories, upload, wordGraders, words } from './jobs.ts'
 
-const parts = ['steps', 'curve', 'beside', 'example']
+const parts = ['push', 'steps', 'curve', 'beside', 'example']
 const { values } = parseArgs({
   options: {
     only: { type: 'string', default: parts.join(',') },
@@ -156,7 +156,8 @@ async function supervised(service: Service): Promise<{ id: string; adapter: stri
 console.log(JSON.stringify(describeMachine()))
 mkdirSync(path.join(root, '.local/tmp'), { recursive: true })
 const common = { group: 8, warm_up: 1 }
-for (const part of chosen.filter((part) => part !== 'example')) {
+if (chosen.includes('push')) spawnSync(python, ['-m', 'bench.training.push'], { cwd: root, stdio: 'inherit' })
+for (const part of chosen.filter((part) => part !== 'push' && part !== 'example')) {
   const service = await startService()
   try {
     if (part === 'beside') await measureBeside(service, Number(values.seconds))
