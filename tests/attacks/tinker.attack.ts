@@ -124,3 +124,21 @@ test('what was computed of a cancelled sample is metered', async () => {
   assert.equal(found.finish, 'client_left')
   assert.ok(found.completion_tokens > 0)
 })
+
+test('what waits and runs of a key ends within seconds of it', async () => {
+  const { id, key } = (await app.api('POST', '/keys', { name: 'soon revoked' })).body
+  const client = tinkerClient(app.address, key)
+  const session_id = await client.session()
+  const model_id = await client.run(tiny, session_id)
+  const prompt = { chunks: [{ tokens: [5] }] }
+  const long = { base_model: tiny, num_samples: 128, prompt, sampling_params: { max_tokens: 1_000_000, stop: [] } }
+  const taken = [
+    await client.post('/asample', long),
+    await client.post('/asample', long),
+    await client.post('/save_weights', { model_id, seq_id: 7, path: 'never' }),
+  ]
+  await app.api('DELETE', `/keys/${id}`)
+  const from = Date.now()
+  for (const { request_id } of taken) assert.match((await mine().result(request_id)).json.error, /revoked/)
+  assert.ok(Date.now() - from < 5000, `it took ${Date.now() - from} ms`)
+})

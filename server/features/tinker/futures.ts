@@ -14,6 +14,14 @@ export interface QueueState {
   reason?: string
 }
 
+/** Who asks, and how it is learned that they may no longer: their key was revoked, or their account is suspended. */
+export interface Requester {
+  account_id: string
+  key_id: string
+  /** Calls `end` then. Returns the function that stops watching. */
+  watch(end: (error: ApiError) => void): () => void
+}
+
 interface Future {
   id: string
   account: Account
@@ -94,7 +102,7 @@ export class Futures {
     account_id: string,
     id: string,
     work: (handle: FutureHandle) => Promise<FutureResult>,
-    { group, bytes = 0 }: { group?: string; bytes?: number } = {},
+    { group, bytes = 0, watch }: { group?: string; bytes?: number; watch?: Requester['watch'] } = {},
   ): void {
     const existing = this.futures.get(id)
     if (existing) {
@@ -128,10 +136,14 @@ export class Futures {
         future.queue = queue
       },
     }
+    const unwatch = watch?.((error) => cancel.abort(error))
     future.settled = work(handle)
       // What was interrupted says only that it was.
       .catch((error) => failureOf(cancel.signal.aborted ? cancel.signal.reason : error))
-      .then((result) => this.settle(future, result))
+      .then((result) => {
+        unwatch?.()
+        this.settle(future, result)
+      })
   }
 
   has(account_id: string, id: string): boolean {

@@ -178,3 +178,6 @@ function weightedLoss(logprobs: readonly (readonly number[])[], data: TrainingRe
     return sum - logprobs[place]!.reduce((part, value, at) => part + value * (weights?.[at] ?? 1), 0)
   }, 0)
 }
+
+export const otherOptimizer = (type: string): ApiError =>
+  new ApiError('parameter_not_supported', `There is no optimizer '${type.slice(0, 100)}' here. There is 'adamw'.`)

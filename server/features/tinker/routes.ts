@@ -1,14 +1,16 @@
 // The operations of Tinker's API under /api/v1, with the paths, bodies and answers of its SDK. They are no part of the
 // contract under /v1.
-import type { FastifyInstance, FastifyReply } from 'fastify'
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { z } from 'zod'
 import { ApiError } from '../../../contract/errors.ts'
 import { type Route, routesOf } from '../../../contract/route.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
+import type { Caller } from '../../platform/http/caller.ts'
 import { answered, mount } from '../../platform/http/mount.ts'
+import { watchCredential } from '../../platform/http/running-requests.ts'
 import { sendFile } from '../../platform/http/send-file.ts'
 import type { Downloads } from './downloads.ts'
-import type { FutureResult, QueueState } from './futures.ts'
+import type { FutureResult, QueueState, Requester } from './futures.ts'
 import { parseCheckpointId, parsePath } from './names.ts'
 import type { Tinker } from './service.ts'
 import { protoType, readTrainingRequest } from './wire/messages.ts'
@@ -186,29 +188,35 @@ async function sendResult(reply: FastifyReply, request_id: string, result: Futur
   else await reply.send({ error: result.error, category: result.category })
 }
 
+const requester = ({ caller, request }: { caller: Caller; request: FastifyRequest }): Requester => ({
+  account_id: caller.account_id,
+  key_id: caller.key_id,
+  watch: (end) => watchCredential(request, end),
+})
+
 function trainingRoutes(app: FastifyInstance, tinker: Tinker): void {
   const { runs } = tinker
-  mount(app, writes('POST', '/create_model', { summary, body: requests.CreateModel, ...json }), ({ caller, body }) =>
-    tinker.createModel(caller, body),
+  mount(app, writes('POST', '/create_model', { summary, body: requests.CreateModel, ...json }), (call) =>
+    tinker.createModel(requester(call), call.body),
   )
-  mount(app, writes('POST', '/load_weights', { summary, body: requests.LoadWeights, ...json }), ({ caller, body }) =>
-    runs.load(caller, body),
+  mount(app, writes('POST', '/load_weights', { summary, body: requests.LoadWeights, ...json }), (call) =>
+    runs.load(requester(call), call.body),
   )
-  mount(app, writes('POST', '/optim_step', { summary, body: requests.OptimStep, ...json }), ({ caller, body }) =>
-    tinker.optimStep(caller.account_id, body),
+  mount(app, writes('POST', '/optim_step', { summary, body: requests.OptimStep, ...json }), (call) =>
+    tinker.optimStep(requester(call), call.body),
   )
-  mount(app, writes('POST', '/save_weights', { summary, body: requests.SaveWeights, ...json }), ({ caller, body }) =>
-    tinker.saveWeights(caller.account_id, body),
+  mount(app, writes('POST', '/save_weights', { summary, body: requests.SaveWeights, ...json }), (call) =>
+    tinker.saveWeights(requester(call), call.body),
   )
   mount(
     app,
     writes('POST', '/save_weights_for_sampler', { summary, body: requests.SaveWeightsForSampler, ...json }),
-    ({ caller, body }) => tinker.saveWeightsForSampler(caller.account_id, body),
+    (call) => tinker.saveWeightsForSampler(requester(call), call.body),
   )
   mount(
     app,
     writes('POST', '/save_weights_external', { summary, body: requests.SaveWeightsExternal, ...json }),
-    ({ caller, body }) => tinker.saveWeightsExternal(caller.account_id, body),
+    (call) => tinker.saveWeightsExternal(requester(call), call.body),
   )
   mount(app, reads('POST', '/get_info', { summary, body: requests.ModelId, ...json }), ({ caller, body }) =>
     tinker.info(caller.account_id, body.model_id),
@@ -216,10 +224,10 @@ function trainingRoutes(app: FastifyInstance, tinker: Tinker): void {
   mount(
     app,
     writes('POST', '/forward_backward', { summary, body: z.unknown(), body_bytes: bodyBytes, ...json }),
-    ({ caller, body }) => {
+    ({ caller, body, request }) => {
       if (!Buffer.isBuffer(body))
         throw new ApiError('unsupported_media_type', `Send the data as ${protoType}, as the SDK does from 0.30 on.`)
-      return runs.train(caller.account_id, readTrainingRequest(body), body.length)
+      return runs.train(requester({ caller, request }), readTrainingRequest(body), body.length)
     },
   )
 }
@@ -243,10 +251,8 @@ function samplingRoutes(app: FastifyInstance, { samplers }: Tinker): void {
     both('GET', '/samplers/{sampler_id}', { summary, params: z.object({ sampler_id: z.string() }), ...json }),
     ({ caller, params }) => samplers.get(caller.account_id, params.sampler_id),
   )
-  mount(
-    app,
-    asks('POST', '/asample', { summary, body: requests.Sample, body_bytes: sampleBytes, ...json }),
-    ({ caller, body }) => samplers.sample(caller, body),
+  mount(app, asks('POST', '/asample', { summary, body: requests.Sample, body_bytes: sampleBytes, ...json }), (call) =>
+    samplers.sample(requester(call), call.body),
   )
 }
 

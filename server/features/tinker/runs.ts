@@ -6,13 +6,12 @@ import type { Logger } from 'pino'
 import { ApiError } from '../../../contract/errors.ts'
 import { fromJson } from '../../platform/db/json.ts'
 import type { Db } from '../../platform/db/open.ts'
-import type { Caller } from '../../platform/http/caller.ts'
 import { requireFreeDisk } from '../../platform/storage/free-disk.ts'
 import type { StorageQuota } from '../../platform/storage/quota.ts'
 import type { Bases } from './bases.ts'
 import type { Checkpoints } from './checkpoints.ts'
-import type { FutureResult, Futures, QueueState } from './futures.ts'
-import { trainingOutput, trainingWork } from './losses.ts'
+import type { FutureResult, Futures, QueueState, Requester } from './futures.ts'
+import { otherOptimizer, trainingOutput, trainingWork } from './losses.ts'
 import { runIdOf } from './names.ts'
 import type { RunUsage } from './run-usage.ts'
 import { Sequence } from './sequence.ts'
@@ -23,9 +22,8 @@ import { addGradients, loraOf, lostHint, type TrainedRun, type Trainers, type Wo
 import type { TrainingRequest } from './wire/messages.ts'
 import type { AdamParams, CreateModel, LoadWeights } from './wire/requests.ts'
 
-/** Runs of an account that have not ended. */
+/** Runs of an account that have not ended; and the largest rank of an adapter. */
 const openMax = 128
-/** Largest rank of an adapter. */
 const rankMax = 256
 
 type Call = Parameters<Work<unknown>['restore']>[0]
@@ -63,7 +61,7 @@ export class Runs {
   }
 
   /** Begins a run with a fresh adapter. Returns the id of the request. */
-  async create(caller: Caller, body: CreateModel): Promise<{ request_id: string; model_id: string }> {
+  async create(caller: Requester, body: CreateModel): Promise<{ request_id: string; model_id: string }> {
     const { bases, futures } = this.options
     const session = await this.options.sessions.require(caller.account_id, body.session_id)
     const model_id = runIdOf(session.id, body.model_seq_id)
@@ -84,20 +82,24 @@ export class Runs {
     })
     const created: FutureResult = { kind: 'json', fields: { type: 'create_model', model_id } }
     // The trainer makes the adapter now, so that a base that cannot be loaded is told.
-    futures.begin(caller.account_id, request_id, (handle) =>
-      this.work(caller.account_id, model_id, handle, async ({ run, row }, use) => {
-        await use({ restore: (call) => this.restore(row, call), run: async () => {} })
-        this.options.log.info({ run: run.id, base_model_id }, 'a training run of a client began')
-        return created
-      }),
+    futures.begin(
+      caller.account_id,
+      request_id,
+      (handle) =>
+        this.work(caller.account_id, model_id, handle, async ({ run, row }, use) => {
+          await use({ restore: (call) => this.restore(row, call), run: async () => {} })
+          this.options.log.info({ run: run.id, base_model_id }, 'a training run of a client began')
+          return created
+        }),
+      { watch: caller.watch },
     )
     return { request_id, model_id }
   }
 
   /** Begins a run with the weights of a checkpoint, or loads them into one. Returns the id of the request. */
-  async load(caller: Caller, body: LoadWeights): Promise<{ request_id: string; model_id: string }> {
+  async load(by: Requester, body: LoadWeights): Promise<{ request_id: string; model_id: string }> {
     const { checkpoints, sessions } = this.options
-    const { account_id } = caller
+    const { account_id } = by
     const checkpoint = await checkpoints.requireTraining(account_id, body.path)
     if (body.optimizer_config && body.optimizer_config.type !== 'adamw')
       throw otherOptimizer(body.optimizer_config.type)
@@ -110,7 +112,7 @@ export class Runs {
           `The checkpoint is of ${checkpoint.base_model_id} with rank ${checkpoint.lora.rank}, and this run of ` +
             `${row.base_model_id} with rank ${rank}. Create a training client from the checkpoint instead.`,
         )
-      return this.submit(account_id, body.model_id, body.seq_id, (step, use) =>
+      return this.submit(by, body.model_id, body.seq_id, (step, use) =>
         this.loadInto(step, use, checkpoint.folder, checkpoint.sha256, body),
       )
     }
@@ -123,7 +125,7 @@ export class Runs {
     if (body.base_model && this.options.bases.resolve(body.base_model) !== checkpoint.base_model_id)
       throw new ApiError('invalid_request', `The checkpoint is of ${checkpoint.base_model_id}, not ${body.base_model}.`)
     const model_id = runIdOf(session.id, body.model_seq_id)
-    await this.insert(caller, {
+    await this.insert(by, {
       id: model_id,
       session_id: session.id,
       base_model_id: checkpoint.base_model_id,
@@ -132,14 +134,14 @@ export class Runs {
       user_metadata: body.user_metadata ?? {},
       next_seq: 0,
     })
-    return this.submit(account_id, model_id, 0, (step, use) =>
+    return this.submit(by, model_id, 0, (step, use) =>
       this.loadInto(step, use, checkpoint.folder, checkpoint.sha256, body),
     )
   }
 
   /** Computes log-probabilities, and gradients unless the request is for the former alone. */
   async train(
-    account_id: string,
+    by: Requester,
     request: TrainingRequest,
     bytes: number,
   ): Promise<{ request_id: string; model_id: string }> {
@@ -155,17 +157,17 @@ export class Runs {
       await this.options.usage.count(step.row.id, { trained_tokens: work.tokens })
       return { kind: 'message', bytes: trainingOutput(work, request, answer) }
     }
-    return this.submit(account_id, request.model_id, request.seq_id, compute, bytes)
+    return this.submit(by, request.model_id, request.seq_id, compute, bytes)
   }
 
   async optimStep(
-    account_id: string,
+    by: Requester,
     model_id: string,
     seq_id: number | undefined,
     params: AdamParams,
   ): Promise<{ request_id: string; model_id: string }> {
     const { learning_rate, beta1, beta2, eps, weight_decay, grad_clip_norm } = params
-    return this.submit(account_id, model_id, seq_id, async (step, use) => {
+    return this.submit(by, model_id, seq_id, async (step, use) => {
       const { grad_norm } = await use({
         restore: (call) => this.restore(step.row, call),
         run: async (call, adapter) => {
@@ -192,12 +194,12 @@ export class Runs {
    * memory.
    */
   async files(
-    account_id: string,
+    by: Requester,
     model_id: string,
     seq_id: number | undefined,
     work: (step: Step, use: <T>(run: (call: Call) => Promise<T>) => Promise<T>) => Promise<FutureResult>,
   ): Promise<{ request_id: string; model_id: string }> {
-    return this.submit(account_id, model_id, seq_id, (step, use) =>
+    return this.submit(by, model_id, seq_id, (step, use) =>
       work(step, (run) => use({ restore: (call) => this.restore(step.row, call), run })),
     )
   }
@@ -241,13 +243,14 @@ export class Runs {
   }
 
   private async submit(
-    account_id: string,
+    by: Requester,
     model_id: string,
     seq_id: number | undefined,
     work: (step: Step, use: <T>(work: Work<T>) => Promise<T>) => Promise<FutureResult>,
     bytes = 0,
   ): Promise<{ request_id: string; model_id: string }> {
     const { futures, db, now } = this.options
+    const { account_id, watch } = by
     const row = await this.require(account_id, model_id)
     await this.options.sessions.require(account_id, row.session_id)
     if (seq_id === undefined)
@@ -263,7 +266,7 @@ export class Runs {
         account_id,
         request_id,
         (handle) => sequence.run(seq_id, () => this.work(account_id, model_id, handle, work), done, handle.signal),
-        { bytes },
+        { bytes, watch },
       )
     }
     return { request_id, model_id }
@@ -338,7 +341,7 @@ export class Runs {
   }
 
   private async insert(
-    { account_id, key_id }: Caller,
+    { account_id, key_id }: Requester,
     run: {
       id: string
       session_id: string
@@ -395,6 +398,3 @@ const trainedRun = (row: store.RunRow): TrainedRun => ({
   base_model_id: row.base_model_id,
   rank: fromJson(row.lora_json).rank,
 })
-
-export const otherOptimizer = (type: string): ApiError =>
-  new ApiError('parameter_not_supported', `There is no optimizer '${type.slice(0, 100)}' here. There is 'adamw'.`)

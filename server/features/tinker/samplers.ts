@@ -16,7 +16,7 @@ import { type EngineClient, engineError, type Pools, readAll, type Target } from
 import type { Usage } from '../usage/index.ts'
 import type { Bases } from './bases.ts'
 import type { Checkpoints } from './checkpoints.ts'
-import type { FutureHandle, FutureResult, Futures } from './futures.ts'
+import type { FutureHandle, FutureResult, Futures, Requester } from './futures.ts'
 import { parsePath, samplerIdOf } from './names.ts'
 import { bytesOfFolder } from './owned-files.ts'
 import { sampleRecorder } from './sample-usage.ts'
@@ -153,7 +153,7 @@ export class Samplers {
   }
 
   /** Begins a request. Returns its id and those of its samples. */
-  async sample(caller: Caller, body: Sample) {
+  async sample(caller: Requester, body: Sample) {
     const { futures } = this.options
     const { account_id } = caller
     const prompt = promptOf(body)
@@ -165,6 +165,7 @@ export class Samplers {
     futures.begin(account_id, request_id, (handle) => this.work(caller, source, prompt, body, request_id, handle), {
       group,
       bytes: 8 * prompt.length,
+      watch: caller.watch,
     })
     const sample_sequence_ids = Array.from({ length: body.num_samples }, (_, at) => `${request_id}:${at}`)
     return { request_id, sample_sequence_ids }
@@ -187,7 +188,7 @@ export class Samplers {
   }
 
   private async work(
-    caller: Caller,
+    caller: Requester,
     source: Source,
     prompt: number[],
     body: Sample,
@@ -240,7 +241,7 @@ export class Samplers {
 
   /** Asks again while the engine's queue is full. */
   private async askUntilTaken(
-    caller: Caller,
+    caller: Requester,
     source: Source,
     prompt: number[],
     body: Sample,
@@ -260,7 +261,7 @@ export class Samplers {
   }
 
   private async ask(
-    caller: Caller,
+    caller: Requester,
     source: Source,
     prompt: number[],
     body: Sample,

@@ -5,12 +5,12 @@ import { ApiError } from '../../../contract/errors.ts'
 import { isoTime } from '../../../lib/utc-day.ts'
 import { fromJson } from '../../platform/db/json.ts'
 import type { Db } from '../../platform/db/open.ts'
-import type { Caller } from '../../platform/http/caller.ts'
 import type { Bases } from './bases.ts'
 import type { Checkpoints } from './checkpoints.ts'
-import type { Futures } from './futures.ts'
+import type { Futures, Requester } from './futures.ts'
+import { otherOptimizer } from './losses.ts'
 import type { CheckpointPath } from './names.ts'
-import { otherOptimizer, type Runs, runFolder } from './runs.ts'
+import { type Runs, runFolder } from './runs.ts'
 import type { Samplers } from './samplers.ts'
 import type { Sessions } from './sessions.ts'
 import * as store from './store.ts'
@@ -84,20 +84,20 @@ export class Tinker {
     }
   }
 
-  async createModel(caller: Caller, body: CreateModel) {
+  async createModel(caller: Requester, body: CreateModel) {
     const type = body.optimizer_config?.type ?? 'adamw'
     if (type !== 'adamw') throw otherOptimizer(type)
     return await this.runs.create(caller, body)
   }
 
-  async optimStep(account_id: string, { model_id, seq_id, adam_params, optimizer_params }: z.infer<typeof OptimStep>) {
+  async optimStep(by: Requester, { model_id, seq_id, adam_params, optimizer_params }: z.infer<typeof OptimStep>) {
     if (optimizer_params) throw otherOptimizer(optimizer_params.type)
     if (!adam_params) throw new ApiError('invalid_request', "'adam_params' is missing: the settings of the step.")
-    return await this.runs.optimStep(account_id, model_id, seq_id, adam_params)
+    return await this.runs.optimStep(by, model_id, seq_id, adam_params)
   }
 
-  async saveWeights(account_id: string, body: SaveWeights) {
-    return await this.runs.files(account_id, body.model_id, body.seq_id, async ({ row }, use) => {
+  async saveWeights(by: Requester, body: SaveWeights) {
+    return await this.runs.files(by, body.model_id, body.seq_id, async ({ row }, use) => {
       const saving = { ...body, name: body.path ?? nextName(row) }
       return {
         kind: 'json',
@@ -106,8 +106,8 @@ export class Tinker {
     })
   }
 
-  async saveWeightsForSampler(account_id: string, body: SaveWeightsForSampler) {
-    return await this.runs.files(account_id, body.model_id, body.seq_id, async ({ row }, use) => {
+  async saveWeightsForSampler(by: Requester, body: SaveWeightsForSampler) {
+    return await this.runs.files(by, body.model_id, body.seq_id, async ({ row }, use) => {
       const type = 'save_weights_for_sampler'
       if (body.path == null && body.sampling_session_seq_id != null) {
         const sampling_session_id = await this.samplers.createOfRun(row, body.sampling_session_seq_id, use)
@@ -119,13 +119,13 @@ export class Tinker {
     })
   }
 
-  async saveWeightsExternal(account_id: string, body: SaveWeightsExternal) {
+  async saveWeightsExternal(by: Requester, body: SaveWeightsExternal) {
     if (body.age_encryption_recipients && body.age_encryption_recipients.length > 0)
       throw new ApiError(
         'parameter_not_supported',
         'Files are not encrypted here: leave age_encryption_recipients out.',
       )
-    return await this.runs.files(account_id, body.model_id, body.seq_id, async ({ row }, use) => {
+    return await this.runs.files(by, body.model_id, body.seq_id, async ({ row }, use) => {
       const saving = { ...body, name: body.path ?? nextName(row) }
       const saved = await this.checkpoints.saveExternal(row, use, saving, this.scratch(row))
       return { kind: 'json', fields: { type: 'save_weights_external', ...saved } }
