@@ -64,6 +64,9 @@ const choose: Tool = {
   },
 }
 
+/** Whether a token is one of this vocabulary's special ones: in an answer that are those that end it. */
+const isSpecial = (token: number) => token < 17
+
 const reply = (response: ServerResponse, value: object) => void response.end(JSON.stringify(value))
 const callsOf = ({ messages }: Posted['body']) => messages.flatMap(({ tool_calls = [] }) => tool_calls)
 const resultsOf = ({ messages }: Posted['body'], content: string) =>
@@ -124,6 +127,7 @@ async function start({ rows, method_options, training_config }: Started) {
 interface StoredAnswer {
   tokens: number[]
   logprobs: number[]
+  cut: boolean
   error: string | null
   score: number | null
   episode: { context: [number, number][]; messages: Message[]; turns: number }
@@ -147,7 +151,7 @@ async function run(started: Started) {
   return { job: await app.job(body.id), steps, first }
 }
 
-test('the reward of episodes rises, and their own tokens alone are trained', { timeout: 400_000 }, async () => {
+test('the reward of episodes rises, and their own tokens alone are trained', { timeout: 900_000 }, async () => {
   const environments = [{ name: 'letters', url: `${url}/letters` }]
   const { job, steps, first } = await run({
     rows: [{}, {}],
@@ -178,15 +182,17 @@ test('the reward of episodes rises, and their own tokens alone are trained', { t
 
   const texts = new Set<string>()
   for (const { prompt, answers } of first)
-    for (const { tokens, logprobs, episode } of answers.filter(({ episode }) => episode.turns === 2)) {
+    for (const { tokens, logprobs, cut, episode } of answers.filter(({ episode }) => episode.turns === 2)) {
       assert.equal(episode.context.length, 1)
       const [from, to] = episode.context[0]!
       assert.equal(logprobs.length, tokens.length - (to - from))
       assert.ok(logprobs.every((logprob) => logprob <= 0))
       texts.add(tokens.slice(from, to).join())
-      // Sampled tokens end with the token that ends an answer (of this vocabulary 2), and no other one is within.
-      for (const turn of [tokens.slice(0, from), tokens.slice(to)]) {
-        assert.equal(turn.indexOf(2), turn.length - 1)
+      // A token that ends answers is the last of each turn, unless that was cut, and none is within.
+      const later = tokens.slice(to)
+      for (const turn of [tokens.slice(0, from), later]) {
+        const end = turn.findIndex(isSpecial)
+        assert.equal(end, turn === later && cut ? -1 : turn.length - 1)
         assert.ok(turn.length > 5)
       }
       assert.ok(prompt.length > 0)
