@@ -14,6 +14,8 @@
 namespace {
 
 constexpr int length_max = 256;  // of a head
+/** So many rows that are left are computed as 32: two passes over the keys for four rows each take as long. */
+constexpr int64_t rows_padded = 9;
 /** Keys whose products are computed together, so that enough of them are under way. */
 constexpr int keys_together = 16 / width;
 
@@ -146,7 +148,7 @@ struct division {
     int64_t rows;     // pairs of such a head and a token
     attend_tiles_function tiles;  // null: without them
     int64_t most, few;  // rows of a group, and of one of the rest
-    int64_t many;       // groups of the most rows
+    int64_t many;       // groups of the most rows; the last may have fewer
     int64_t groups;     // these, and the rest
     int64_t tasks;      // groups of all heads of keys and of all streams
     int64_t parts;      // of the keys
@@ -160,18 +162,19 @@ struct division {
         tiles    = attend_tiles_for(q->ne[0], k->type);
         most     = tiles ? rows_tiles : rows_many;
         few      = tiles ? rows_tiles : rows_few;
-        many     = rows / most;
-        groups   = many + (rows % most + few - 1) / few;
+        many     = rows / most + (!tiles && rows % most >= rows_padded);
+        groups   = many + (std::max<int64_t>(0, rows - many * most) + few - 1) / few;
         tasks    = groups * k->ne[2] * q->ne[3];
         parts    = (k->ne[1] + part_keys - 1) / part_keys;
         is_split = parts > 1 && tasks < 4 * threads;
-        partial_bytes = partial::bytes(q->ne[0], std::min(most, (rows + 15) / 16 * 16));
+        partial_bytes = partial::bytes(q->ne[0], many && !tiles ? most : std::min(most, (rows + 15) / 16 * 16));
     }
 };
 
 class group {
     const ggml_tensor *op, *q, *k, *v, *mask;
     const division &   by;
+    const bool         is_many;
     const int64_t      first, head_of_keys, stream;
 
     int64_t head_of(int row) const { return head_of_keys * by.sharing + (first + row) % by.sharing; }
@@ -187,11 +190,12 @@ class group {
         v(op->src[2]),
         mask(op->src[3]),
         by(by),
+        is_many(task % by.groups < by.many),
         first(std::min(task % by.groups, by.many) * by.most +
               std::max<int64_t>(0, task % by.groups - by.many) * by.few),
         head_of_keys(task / by.groups % op->src[1]->ne[2]),
         stream(task / (by.groups * op->src[1]->ne[2])),
-        count((int) std::min(task % by.groups < by.many ? by.most : by.few, by.rows - first)) {}
+        count((int) std::min(is_many ? by.most : by.few, by.rows - first)) {}
 
     void attend(int64_t part, partial & out) const {
         const float *    query[rows_tiles];
@@ -211,8 +215,11 @@ class group {
         memcpy(&cache.scale, op->op_params, sizeof(cache.scale));
         const int64_t begin = part * part_keys, end = std::min(k->ne[1], begin + part_keys);
         if (by.tiles) return by.tiles(cache, query, seen, count, begin, end, out);
-        const auto attend =
-            count == rows_many ? attend_many_for(q->ne[0], k->type) : attend_for(q->ne[0], k->type, count);
+        if (is_many) {
+            std::fill(query + count, query + rows_many, query[0]);
+            std::fill(seen + count, seen + rows_many, seen[0]);
+        }
+        const auto attend = is_many ? attend_many_for(q->ne[0], k->type) : attend_for(q->ne[0], k->type, count);
         attend(cache, query, seen, begin, end, out);
     }
 
