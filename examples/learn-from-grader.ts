@@ -1,7 +1,7 @@
 // Reinforcement on top of a little supervised tuning, through the public API: the packaged base learns a form from 20
 // answers, then from a grader that says whether an answer is exactly right. Both models are scored on held-out rows.
 //
-//   scripts/node examples/learn-from-grader.ts [--seed 7] [--answers 20] [--prompts 320] [--held-out 200] [--epochs 1]
+//   scripts/node examples/learn-from-grader.ts [--seed 7] [--answers 20] [--prompts 320] [--held-out 200] [--epochs 3]
 //     [--rate 0.0003] [--group-size 8] [--batch-size 8] [--supervised-epochs 4] [--only-supervised]
 //
 // It ends with a line of JSON, and with 1 if the first model scores 0.6 or more, or the second less than 0.85.
@@ -17,7 +17,7 @@ const { values } = parseArgs({
     answers: { type: 'string', default: '20' },
     prompts: { type: 'string', default: '320' },
     'held-out': { type: 'string', default: '200' },
-    epochs: { type: 'string', default: '1' },
+    epochs: { type: 'string', default: '3' },
     rate: { type: 'string', default: '0.0003' },
     'group-size': { type: 'string', default: '8' },
     'batch-size': { type: 'string', default: '8' },
