@@ -3,6 +3,10 @@ import { z } from 'zod'
 import { JsonObject, ShortName } from './common.ts'
 import { Seed } from './sampling.ts'
 
+/** Scores farther from 0 are failures: means and deviations of larger ones are no longer finite, or mean nothing. */
+export const scoreMax = 1_000_000
+const Bound = z.number().min(-scoreMax).max(scoreMax)
+
 /** Text with `{{item.…}}` (fields of the row) and `{{sample.…}}` (the answer). */
 const Template = z.string().max(100_000)
 
@@ -92,7 +96,7 @@ export const ScoreModelGrader = z.strictObject({
   type: z.literal('score_model'),
   name: ShortName,
   ...judge,
-  range: z.tuple([z.number(), z.number()]).default([0, 1]).describe('The lowest and the highest score.'),
+  range: z.tuple([Bound, Bound]).default([0, 1]).describe('The lowest and the highest score.'),
   pass_threshold: z.number().nullish().describe('Default: the middle of the range.'),
   sampling_params: JudgeSampling.nullish().describe('How the judge answers.'),
 })

@@ -10,7 +10,7 @@
 //
 // `graded[i].score` is null where a grader failed, and `graded[i].error` says why: that is no score of 0.
 // GradingStopped ends the run with a sentence for its user.
-export type { Graded } from './graders/grade.ts'
+export { type Graded, isScore, outOfBounds } from './graders/grade.ts'
 export { GraderError, GradingStopped, type Values as GraderValues } from './graders/template.ts'
 export { DayUsedUp, type GradingReport, type GradingRun, type GradingSoFar, sampleOf } from './grading.ts'
 export { type EvaluationItem, readItems, requestOf } from './items.ts'

@@ -1,5 +1,6 @@
 // The creation of jobs, and what is told before: the config and the estimate.
 import type { z } from 'zod'
+import { ResponseFormat } from '../../../contract/chat.ts'
 import type { Dataset } from '../../../contract/datasets.ts'
 import { ApiError } from '../../../contract/errors.ts'
 import type { CreateJob, Job, JobEstimate, ResolvedConfig } from '../../../contract/fine-tuning.ts'
@@ -179,6 +180,7 @@ export class JobCreation {
     signal?: AbortSignal,
   ): Promise<JobEstimate> {
     const { hub, models, specs, estimator, threads, parse_control_tokens } = this.options
+    await this.requireForm(account_id, config)
     const startingModel = await models.startingModel(account_id, model_id)
     hub.requireTried(startingModel.base_model_id, config)
     const resolved = resolveLocalConfig({ hub, parse_control_tokens }, config, startingModel)
@@ -245,6 +247,23 @@ export class JobCreation {
       await creation.checkGraders(account_id, watched_graders, 'config.method_options.watched_graders')
     for (const [index, { url }] of (environments ?? []).entries())
       creation.checkEndpoint(url, `config.method_options.environments.${index}.url`)
+    await this.requireForm(account_id, { method_options })
+  }
+
+  /** Throws invalid_request for a form that no answer can have. */
+  private async requireForm(account_id: string, { method_options }: JobConfig): Promise<void> {
+    const response_format = method_options?.response_format
+    if (!response_format) return
+    const field = 'config.method_options.response_format'
+    const form = ResponseFormat.safeParse(response_format)
+    if (!form.success) {
+      const { path, message } = form.error.issues[0]!
+      const at = [field, ...path].join('.')
+      throw new ApiError('invalid_request', `'${at}': ${message}.`, { param: at, details: { field: at } })
+    }
+    const schema = form.data.type === 'json_schema' ? form.data.json_schema.schema : undefined
+    const { creation } = this.options.evaluations
+    if (schema) await creation.checkSchema(account_id, schema, `${field}.json_schema.schema`)
   }
 
   /** Throws invalid_request for a job that learns from graders where its answers cannot be sampled. */

@@ -195,7 +195,7 @@ const metricNames = [
 /** Merges new values into the metrics of the same step. Values of an earlier step are dropped. */
 export function metricsAfter(before: JobMetrics, data: Record<string, unknown>): JobMetrics {
   const now = Object.fromEntries(
-    metricNames.filter((name) => typeof data[name] === 'number').map((name) => [name, data[name]]),
+    metricNames.filter((name) => Number.isFinite(data[name])).map((name) => [name, data[name]]),
   ) as JobMetrics
   const withTrainLoss = now.loss === undefined || now.train_loss !== undefined ? now : { ...now, train_loss: now.loss }
   return now.step === undefined || now.step === before.step ? { ...before, ...withTrainLoss } : withTrainLoss

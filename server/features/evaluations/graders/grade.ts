@@ -1,5 +1,11 @@
 // Scores one answer by all its graders.
-import type { Grader, GraderResult, JudgeUsage, SimpleGrader } from '../../../../contract/graders.ts'
+import {
+  type Grader,
+  type GraderResult,
+  type JudgeUsage,
+  type SimpleGrader,
+  scoreMax,
+} from '../../../../contract/graders.ts'
 import { type AskEndpoint, gradeByEndpoint } from './endpoint.ts'
 import { compileFormula } from './formula.ts'
 import { type AskJudge, gradeByJudge } from './judges.ts'
@@ -93,8 +99,7 @@ async function gradeOne(grader: Grader, values: Values, tools: BoundTools): Prom
   if (failed) return { ...notScored(failed[1].failure!, `${failed[0]}: ${failed[1].error}`), ...common }
   const scores = Object.fromEntries(parts.map(([name, { score }]) => [name, score!]))
   const score = compileFormula(grader.calculate_output, Object.keys(scores))(scores)
-  if (!Number.isFinite(score))
-    return { ...notScored('runtime', 'calculate_output gives no finite number here.'), ...common }
+  if (!isScore(score)) return { ...notScored('runtime', `calculate_output gives ${outOfBounds(score)}.`), ...common }
   const error = parts.find((part) => part[1].error !== undefined)
   return {
     score,
@@ -109,6 +114,8 @@ async function gradeSimple(name: string, grader: SimpleGrader, values: Values, t
   const began = performance.now()
   try {
     const result = await scoreOf(grader, values, tools)
+    const { judge } = result
+    if (!isScore(result.score)) throw new GraderFailure('form', `It gives ${outOfBounds(result.score)}.`, judge)
     return { ...result, latency_ms: result.latency_ms ?? latencySince(began) }
   } catch (error) {
     const latency_ms = latencySince(began)
@@ -139,6 +146,14 @@ async function scoreOf(
       return thread.grade(grader, values, bounds)
   }
 }
+
+/** Whether a score can be averaged and compared with others. */
+export const isScore = (score: number) => Math.abs(score) <= scoreMax
+/** What a score is that is none, in a message. */
+export const outOfBounds = (score: number) =>
+  Number.isFinite(score)
+    ? `${score}, and a score is from -${scoreMax.toLocaleString('en')} to ${scoreMax.toLocaleString('en')}`
+    : 'no finite number here'
 
 const notScored = (failure: FailureKind, error: string) => ({ score: null, passed: false, error, failure })
 

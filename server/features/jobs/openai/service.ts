@@ -232,7 +232,14 @@ const params: Record<string, string> = {
   'config.training_config.epochs': 'n_epochs',
   'config.training_config.batch_size': 'batch_size',
   'config.method_options.grader': 'method.reinforcement.grader',
+  'config.method_options.response_format': 'method.reinforcement.response_format',
 }
+/** The name of a field there, or of one within it. */
+function paramOf(field: string): string {
+  const known = Object.keys(params).find((name) => field === name || field.startsWith(`${name}.`))
+  return known === undefined ? field : params[known] + field.slice(known.length)
+}
+
 /** The service's error codes under that API's names. */
 const codes: Partial<Record<ErrorCode, ErrorCode>> = { dataset_not_found: 'file_not_found' }
 const paramByCode: Partial<Record<ErrorCode, string>> = {
@@ -246,6 +253,6 @@ const naming = <T>(param: string | undefined, work: Promise<T>): Promise<T> =>
   work.catch((error) => {
     if (!(error instanceof ApiError)) throw error
     const named = error.param ?? (error.details?.field as string | undefined)
-    const name = param ?? (named === undefined ? paramByCode[error.code] : (params[named] ?? named))
+    const name = param ?? (named === undefined ? paramByCode[error.code] : paramOf(named))
     throw error.with({ code: codes[error.code] ?? error.code, param: name })
   })

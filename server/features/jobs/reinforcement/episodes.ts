@@ -5,7 +5,7 @@ import type { GraderResult } from '../../../../contract/graders.ts'
 import { randomBase62 } from '../../../../lib/ids.ts'
 import { PostError } from '../../../platform/outbound/post.ts'
 import type { Endpoints } from '../../../platform/outbound/signed-post.ts'
-import { type EvaluationItem, requestOf } from '../../evaluations/index.ts'
+import { type EvaluationItem, isScore, outOfBounds, requestOf } from '../../evaluations/index.ts'
 import type { Target } from '../../serving/index.ts'
 import { seedOf } from './prompts.ts'
 import { type Answer, PromptRefused, type SamplingOptions, sample } from './sampling.ts'
@@ -184,8 +184,10 @@ class Episode {
   }
 
   requireReward(): void {
-    if (this.environment.rewards && this.reward === undefined)
-      throw new EnvironmentFailure('form', 'it ended the episode without a reward.')
+    const { environment, reward } = this
+    if (!environment.rewards) return
+    if (reward === undefined) throw new EnvironmentFailure('form', 'it ended the episode without a reward.')
+    if (!isScore(reward)) throw new EnvironmentFailure('form', `its rewards sum up to ${outOfBounds(reward)}.`)
   }
 
   toAnswer(failure?: EnvironmentFailure): Answer {

@@ -2,7 +2,7 @@
 import type { EvaluationItem } from '../../evaluations/index.ts'
 import type { Checkpoints } from './checkpoints.ts'
 import { divergence } from './divergence.ts'
-import { type GradedAnswers, requireAnswers } from './graded-answers.ts'
+import type { GradedAnswers } from './graded-answers.ts'
 import { isKept, keptOf } from './kept.ts'
 import type { PolicyTrainer } from './policy-trainer.ts'
 import type { Prompts } from './prompts.ts'
@@ -24,7 +24,7 @@ import type { WatchedGraders } from './watched.ts'
 
 interface Options {
   prompts: Pick<Prompts, 'heldOut' | 'validation'>
-  answers: Pick<GradedAnswers, 'of' | 'soFar'>
+  answers: Pick<GradedAnswers, 'of' | 'soFar' | 'requireSome'>
   watched: Pick<WatchedGraders, 'report'>
   trainer: Pick<PolicyTrainer, 'logProbabilities'>
   checkpoints: Pick<Checkpoints, 'save' | 'saveBest'>
@@ -63,7 +63,7 @@ export class HeldOutEvaluation {
     const items = await prompts.validation()
     const how = { n: samples, seed: `${this.options.seed} evaluation`, during: 'evaluation' as const }
     const batch = await answers.of(target, items, how)
-    requireAnswers(batch.groups, 'held-out prompts')
+    answers.requireSome(batch.groups, 'held-out prompts')
     state.watched = watched.report()
     state.generated_tokens += tokensOf(batch.groups)
     state.evaluated_step = state.step

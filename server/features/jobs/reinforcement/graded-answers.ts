@@ -35,16 +35,11 @@ interface Options {
 
 const temperature = 1
 
-/** Throws if the model could be asked none of the prompts. */
-export function requireAnswers(groups: readonly GradedGroup[], prompts: string): void {
-  if (groups.length === 0)
-    throw new CommandError('dataset_invalid', `The model can be asked none of the ${prompts}.`, {})
-}
-
 export class GradedAnswers {
   private readonly options: Options
   /** Rows whose refusal was reported. */
   private readonly refused = new Set<number>()
+  private lastRefusal = ''
 
   constructor(options: Options) {
     this.options = options
@@ -120,7 +115,15 @@ export class GradedAnswers {
     }
   }
 
+  /** Throws if the model could be asked none of the prompts. */
+  requireSome(groups: readonly GradedGroup[], prompts: string): void {
+    if (groups.length > 0) return
+    const message = `The model can be asked none of the ${prompts}. The last, ${this.lastRefusal}`
+    throw new CommandError('dataset_invalid', message, {})
+  }
+
   private refuse(row: number, why: string): void {
+    this.lastRefusal = `row ${row}: ${why}`
     if (this.refused.has(row)) return
     this.refused.add(row)
     this.options.emit('warning', `Row ${row} is left out: ${why}`, { row })

@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { z } from 'zod'
 import { ApiError } from '../../../../contract/errors.ts'
 import type { GraderResult } from '../../../../contract/graders.ts'
-import { type EvaluationItem, requestOf, sampleOf } from '../../evaluations/index.ts'
+import { type EvaluationItem, GraderError, requestOf, sampleOf } from '../../evaluations/index.ts'
 import { type EngineClient, engineError, readAll, type Target } from '../../serving/index.ts'
 import { seedOf } from './prompts.ts'
 
@@ -108,7 +108,7 @@ export async function sampleGroups(
       const place = next++
       const item = items[place]!
       try {
-        const body = { ...requestOf(item, undefined), n, temperature, seed: seedOf(seed, place) }
+        const body = { ...askedFor(item), n, temperature, seed: seedOf(seed, place) }
         const { prompt, answers } = await sample(options, target, body, either)
         const played = answers.map((answer, index) =>
           play({ item, prompt, answer, seed: `${seed} ${place} ${index}`, temperature }, either),
@@ -124,6 +124,16 @@ export async function sampleGroups(
   await Promise.all(Array.from({ length: atOnce }, () => work().catch((error) => failure.abort(error))))
   either.throwIfAborted()
   return groups.filter((group) => group !== undefined)
+}
+
+/** What the model is asked for a row. Throws PromptRefused for one that begins with its answer. */
+export function askedFor(item: EvaluationItem) {
+  try {
+    return requestOf(item, undefined)
+  } catch (error) {
+    if (!(error instanceof GraderError)) throw error
+    throw new PromptRefused('it has no message before its answer.')
+  }
 }
 
 /** Samples answers to one prompt. Throws PromptRefused, or what the engine failed with. */

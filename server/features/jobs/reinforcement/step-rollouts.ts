@@ -1,5 +1,5 @@
 // The graded answers that a step learns from: groups that teach nothing are replaced by those of other prompts.
-import { type GradedAnswers, requireAnswers } from './graded-answers.ts'
+import type { GradedAnswers } from './graded-answers.ts'
 import type { Prompts } from './prompts.ts'
 import { type Rollouts, storedRollouts, storeRollouts, teachesNothing } from './rollouts.ts'
 import type { PolicyTarget } from './served-policy.ts'
@@ -10,7 +10,7 @@ interface Options {
   /** Hash of the run: answers of another one are not used. */
   fingerprint: string
   prompts: Pick<Prompts, 'take'>
-  answers: Pick<GradedAnswers, 'of' | 'soFar' | 'continueFrom'>
+  answers: Pick<GradedAnswers, 'of' | 'soFar' | 'requireSome' | 'continueFrom'>
   /** Groups that a step should have. */
   batch_size: number
   group_size: number
@@ -55,7 +55,7 @@ export async function rolloutsOfStep(
     rollouts.seconds.grading += seconds.grading
     wanted = batch_size - rollouts.groups.filter((group) => !teachesNothing(group)).length
   }
-  requireAnswers(rollouts.groups, 'prompts of a step')
+  answers.requireSome(rollouts.groups, 'prompts of a step')
   rollouts.grading = answers.soFar()
   await storeRollouts(folder, rollouts)
   return rollouts
