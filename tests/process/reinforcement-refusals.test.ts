@@ -104,3 +104,25 @@ test('a job that can ask none of its prompts says why', async () => {
     /none of the prompts of a step\. The last, row 1: The prompt has .*this model takes 2048/,
   )
 })
+
+test('a job whose few answers all have no score fails, and is no model', async () => {
+  const grader = { ...letters, input: '{{item.missing}}' }
+  const id = await learn(app, prompts(2), { grader, group_size: 2 }, { epochs: 1, batch_size: 2 })
+  const { status, error } = await app.untilEnded(id)
+  assert.equal(status, 'failed')
+  assert.equal(error!.code, 'graders_failed')
+  assert.match(error!.message, /^Graders failed on all 4 answers\. The last: .*no 'item\.missing'/)
+})
+
+test('a problem of the one grader is named by the field that was sent', async () => {
+  const { body: dataset } = await app.upload(prompts(2))
+  const grader = { type: 'multi', name: 'sum', graders: { letters }, calculate_output: 'others' }
+  const config = { method_options: { objective: 'reinforcement', grader } }
+  const ours = await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset.id, config })
+  assert.equal(ours.body.error.details.field, 'config.method_options.grader.calculate_output')
+  const method = { type: 'reinforcement', reinforcement: { grader } }
+  const theirs = await app.api('POST', '/fine_tuning/jobs', { model: tiny, training_file: dataset.id, method })
+  assert.equal(theirs.body.error.param, 'method.reinforcement.grader.calculate_output')
+  const tried = await app.api('POST', '/fine_tuning/alpha/graders/validate', { grader })
+  assert.equal(tried.body.error.param, 'grader.calculate_output')
+})

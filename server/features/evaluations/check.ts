@@ -38,23 +38,28 @@ export interface Checks {
   endpoints: Pick<Endpoints, 'problem'>
 }
 
-/** Throws invalid_request, or address_blocked, with the field of the first problem. `field`: where the graders are. */
+/**
+ * Throws invalid_request, or address_blocked, with the field of the first problem. `field`: where the list of graders
+ * is, or the one grader.
+ */
 export async function checkGraders(
   checks: Checks,
   account_id: string,
-  graders: readonly Grader[],
+  given: readonly Grader[] | Grader,
   field = 'graders',
 ): Promise<void> {
-  const count = allOf(graders, field).length
+  const graders = listOf(given)
+  const all = allOf(given, field)
+  const count = all.length
   if (count > gradersMax)
     throw refused(field, `has ${count} graders with the parts of multi, and may have ${gradersMax}`)
   if (JSON.stringify(graders).length > gradersCharactersMax)
     throw refused(field, `is longer than ${gradersCharactersMax} characters of JSON`)
-  const sources = allOf(graders, field).filter(([, { type }]) => type === 'python').length
+  const sources = all.filter(([, { type }]) => type === 'python').length
   if (sources > pythonMax) throw refused(field, `has ${sources} python graders, and may have ${pythonMax}`)
   const toCompile: ToCompile[] = []
   for (const [index, grader] of graders.entries()) {
-    const at = `${field}.${index}`
+    const at = placeOf(given, field, index)
     if (grader.type !== 'multi') {
       checkSimple(at, grader, toCompile)
       continue
@@ -63,17 +68,21 @@ export async function checkGraders(
     attempt(`${at}.calculate_output`, () => compileFormula(grader.calculate_output, Object.keys(grader.graders)))
   }
   await checkCompiled(checks.compile, account_id, toCompile)
-  for (const [at, grader] of allOf(graders, field)) {
+  for (const [at, grader] of all) {
     if (grader.type === 'endpoint') checkEndpoint(checks.endpoints, grader.url, `${at}.url`)
     if (grader.type === 'python')
       await checkPython(checks.python, { account_id, source: grader.source }, `${at}.source`)
   }
 }
 
+const listOf = (given: readonly Grader[] | Grader) => ('type' in given ? [given] : given)
+const placeOf = (given: readonly Grader[] | Grader, field: string, index: number) =>
+  'type' in given ? field : `${field}.${index}`
+
 /** All graders with where they are, the parts of `multi` in its place. */
-const allOf = (graders: readonly Grader[], field: string): [string, SimpleGrader][] =>
-  graders.flatMap((grader, index): [string, SimpleGrader][] => {
-    const at = `${field}.${index}`
+const allOf = (given: readonly Grader[] | Grader, field: string): [string, SimpleGrader][] =>
+  listOf(given).flatMap((grader, index): [string, SimpleGrader][] => {
+    const at = placeOf(given, field, index)
     if (grader.type !== 'multi') return [[at, grader]]
     return Object.entries(grader.graders).map(([name, part]) => [`${at}.graders.${name}`, part])
   })
@@ -162,7 +171,7 @@ const refused = (field: string, why: string) =>
   new ApiError('invalid_request', `'${field}': ${why.replace(/\.$/, '')}.`, { details: { field }, param: field })
 
 /** The models that judge answers. */
-export const judgesOf = (graders: readonly Grader[]): string[] => [
+export const judgesOf = (graders: readonly Grader[] | Grader): string[] => [
   ...new Set(
     allOf(graders, '').flatMap(([, grader]) =>
       grader.type === 'label_model' || grader.type === 'score_model' ? [grader.model] : [],

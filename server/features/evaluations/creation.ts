@@ -192,7 +192,7 @@ export class EvaluationCreation {
   }
 
   /** Throws model_not_found, or invalid_request for graders that could never score. `field` is where they are. */
-  async checkGraders(account_id: string, graders: readonly Grader[], field: string): Promise<void> {
+  async checkGraders(account_id: string, graders: readonly Grader[] | Grader, field: string): Promise<void> {
     const { python, endpoints } = this.options
     await checkGraders({ compile: this.check, python, endpoints }, account_id, graders, field)
     for (const judge of judgesOf(graders)) await this.options.inference.modelId(account_id, judge)

@@ -68,6 +68,8 @@ export interface GradingRun {
   ): Promise<Graded[]>
   /** Counts from what is known of the same work, in place of what this run has counted. */
   continueFrom(soFar: GradingSoFar): void
+  /** Throws GradingStopped if all answers, however few, are without a score. */
+  requireScores(): void
   report(): GradingReport
   close(): Promise<void>
 }
@@ -134,6 +136,7 @@ class OpenGradingRun implements GradingRun {
   private judges: JudgeSums = { requests: 0, prompt_tokens: 0, completion_tokens: 0, cost: 0 }
   private answers = 0
   private failed = 0
+  private lastError = ''
   private calls = 0
   /** Tells the requests of a run that resumes from those before: usage is recorded once an id. */
   private readonly opened = randomBase62(6)
@@ -162,7 +165,10 @@ class OpenGradingRun implements GradingRun {
     const graded = await gradeAnswer(graders, values, tools, given)
     for (const [name, result] of Object.entries(graded.graders)) this.figuresOf(name).add(result)
     this.answers++
-    if (graded.error !== null) this.failed++
+    if (graded.error !== null) {
+      this.failed++
+      this.lastError = graded.error
+    }
     this.requireShare(graded.error)
     return graded
   }
@@ -248,6 +254,13 @@ class OpenGradingRun implements GradingRun {
     if (judge_tokens_max !== undefined && tokens >= judge_tokens_max) throw stop(`${tokens} tokens`, 'judge_tokens_max')
     if (judge_cost_max !== undefined && cost >= judge_cost_max)
       throw stop(`tokens for ${cost.toFixed(4)}`, 'judge_cost_max')
+  }
+
+  requireScores(): void {
+    const { answers, failed, lastError } = this
+    if (answers === 0 || failed < answers) return
+    const last = lastError === '' ? '' : ` The last: ${lastError.slice(0, 500)}`
+    throw new GradingStopped('graders_failed', `Graders failed on all ${answers} answers.${last}`)
   }
 
   private requireShare(error: string | null): void {

@@ -240,9 +240,8 @@ export class JobCreation {
   private async requireGraders(account_id: string, { method_options }: JobConfig): Promise<void> {
     const { grader, graders, watched_graders, environments } = method_options ?? {}
     const { creation } = this.options.evaluations
-    const field = grader ? 'config.method_options.grader' : 'config.method_options.graders'
-    const given = grader ? [grader] : graders
-    if (given) await creation.checkGraders(account_id, given, field)
+    if (grader) await creation.checkGraders(account_id, grader, 'config.method_options.grader')
+    if (graders) await creation.checkGraders(account_id, graders, 'config.method_options.graders')
     if (watched_graders)
       await creation.checkGraders(account_id, watched_graders, 'config.method_options.watched_graders')
     for (const [index, { url }] of (environments ?? []).entries())

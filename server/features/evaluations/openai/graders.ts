@@ -45,7 +45,7 @@ export function openaiGraderRoutes(
   stopping: AbortSignal,
 ): void {
   const check = ({ account_id }: Pick<Caller, 'account_id'>, grader: Grader) =>
-    evaluations.creation.checkGraders(account_id, [grader], 'grader')
+    evaluations.creation.checkGraders(account_id, grader, 'grader')
 
   async function run(
     { account_id, key_id }: Pick<Caller, 'account_id' | 'key_id'>,

@@ -117,6 +117,8 @@ export async function attempt(run: AttemptOptions, commands: CommandTrainer): Pr
       if (checkpoints.isNew(state)) await checkpoints.save(state)
       return false
     }
+    // Nothing was learned, also where there are too few answers for a share of failures to end the job.
+    grading.requireScores()
     const kept = await loadBest({ trainer, emit }, state)
     emit('status', 'Converting the result', { phase: 'converting' })
     await policy.drop()
