@@ -2,16 +2,15 @@
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
-import { request } from 'node:http'
 import os from 'node:os'
 import path from 'node:path'
-import { text as readText } from 'node:stream/consumers'
 import { after, before, test } from 'node:test'
 import OpenAI from 'openai'
 import { trainAdapter } from '../../bench/support/adapters.ts'
 import { startService } from '../../bench/support/service.ts'
 import { root } from '../../lib/root.ts'
 import { client } from '../support/client.ts'
+import { metricsOver } from '../support/socket-metrics.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'
 import { answersWholeAndStreamed, clientOf, hangUpStopsGeneration } from './shared.ts'
 import { base, until } from './upstreams.ts'
@@ -60,10 +59,7 @@ const sockets = () =>
 
 /** A figure of vLLM itself, whose metrics need no key. */
 async function vllmMetric(name: string): Promise<number> {
-  const response = await new Promise<import('node:http').IncomingMessage>((resolve, reject) =>
-    request({ socketPath: sockets()[0]!, path: '/metrics' }, resolve).on('error', reject).end(),
-  )
-  const values = [...(await readText(response)).matchAll(new RegExp(`^${name}(?:\\{[^}]*\\})? (\\S+)$`, 'gm'))]
+  const values = [...(await metricsOver(sockets()[0]!)).matchAll(new RegExp(`^${name}(?:\\{[^}]*\\})? (\\S+)$`, 'gm'))]
   assert.ok(values.length > 0, `vLLM has the metric ${name}`)
   return values.reduce((sum, [, value]) => sum + Number(value), 0)
 }

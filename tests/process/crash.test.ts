@@ -1,7 +1,6 @@
 // Recovery from SIGKILL: of the server during a training, of the engine during an answer.
 import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
-import http from 'node:http'
 import { after, test } from 'node:test'
 import OpenAI from 'openai'
 import { root } from '../../lib/root.ts'
@@ -9,6 +8,7 @@ import { type Client, client, colourRows, until } from '../support/client.ts'
 import { full } from '../support/full.ts'
 import { alive, children, dataFolder, ended } from '../support/server.ts'
 import { startApp } from '../support/service.ts'
+import { metricsOver } from '../support/socket-metrics.ts'
 import { tiny } from '../support/tiny.ts'
 
 const folder = dataFolder('crash', { TUNERY_CHECKPOINT_SECONDS: '1' })
@@ -18,18 +18,6 @@ const preferenceRows = (count: number) =>
   Array.from({ length: count }, (_, index) =>
     JSON.stringify({ prompt: `code of ${index}?`, chosen: `${index}-1`, rejected: `maybe ${index}` }),
   ).join('\n')
-
-function metrics(socketPath: string): Promise<string> {
-  return new Promise((resolve, reject) => {
-    http
-      .get({ socketPath, path: '/metrics' }, async (response) => {
-        let text = ''
-        for await (const chunk of response) text += chunk
-        resolve(text)
-      })
-      .on('error', reject)
-  })
-}
 
 // A training by preferences has all that a supervised one has, and its reference.
 for (const objective of process.env.TEST_FULL ? (['sft', 'dpo'] as const) : (['dpo'] as const))
@@ -163,7 +151,7 @@ test('when the engine is killed, running requests fail cleanly and the next one 
 
     const { pid, socket } = await engine()
     const requests = Promise.all(Array.from({ length: 8 }, () => chat(2000)))
-    await until('requests to be decoded', async () => /sequences_running [1-9]/.test(await metrics(socket)))
+    await until('requests to be decoded', async () => /sequences_running [1-9]/.test(await metricsOver(socket)))
     process.kill(pid, 'SIGKILL')
     const failed = (await requests).filter(({ status }) => status !== 200)
     assert.ok(failed.length > 0)

@@ -1,7 +1,6 @@
 // A job that learns from graders ends with the same steps and the same weights, whatever interrupts it.
 import assert from 'node:assert/strict'
 import { existsSync } from 'node:fs'
-import http from 'node:http'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { allowed } from '../support/allowed-time.ts'
@@ -17,6 +16,7 @@ import {
 } from '../support/reinforcement.ts'
 import { alive, children, dataFolder } from '../support/server.ts'
 import { startApp, type TestApp } from '../support/service.ts'
+import { metricsOver } from '../support/socket-metrics.ts'
 
 const folder = dataFolder('reinforcement', localGraders)
 let app: TestApp
@@ -119,7 +119,7 @@ test('a trainer killed in a rollout and in an update, and pauses in both, change
 
 test('a job that is cancelled in a rollout or in an update ends at once, and leaves nothing', async () => {
   const { socket } = await app.services.startEngine()
-  const adapters = async () => /^tunery_engine_adapters (\d+)/m.exec(await metrics(socket))![1]
+  const adapters = async () => /^tunery_engine_adapters (\d+)/m.exec(await metricsOver(socket))![1]
   const before = await adapters()
   for (const moment of ['rollout', 'update']) {
     const half = letters.hold(letters.asked() + before_step(2) + 8)
@@ -157,15 +157,3 @@ test('a server that is killed in a rollout continues to the same result', async 
   assert.deepEqual(await completed(client(second.url, key), id), whole)
   await second.end('SIGTERM')
 })
-
-function metrics(socketPath: string): Promise<string> {
-  return new Promise((resolve, reject) => {
-    http
-      .get({ socketPath, path: '/metrics' }, async (response) => {
-        let text = ''
-        for await (const chunk of response) text += chunk
-        resolve(text)
-      })
-      .on('error', reject)
-  })
-}
