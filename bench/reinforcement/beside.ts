@@ -44,7 +44,6 @@ export async function measureBeside(service: Service, seconds: number): Promise<
     const { id, steps, model } = await start(service, base, dataset, {
       method_options: { objective: 'reinforcement', graders: wordGraders, max_tokens: 256, refill_rounds: 0 },
       training_config: { batch_size: 4, epochs: 10 },
-      evaluation_config: { validation_split: 0 },
     })
     while (steps.length < 2) await sleep(200)
     const began = steps.length

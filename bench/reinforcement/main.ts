@@ -102,7 +102,6 @@ async function ours(service: Service, task: Task, from: string): Promise<Figures
       refill_rounds: 0,
     },
     training_config: { batch_size: task.batch, epochs: 1, learning_rate: task.rate, warmup_ratio: 0 },
-    evaluation_config: { validation_split: 0 },
   })
   await job.model
   return figuresOf(job.steps, task.batch * task.group, task.warm_up)
