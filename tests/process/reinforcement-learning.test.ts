@@ -23,7 +23,7 @@ async function learned(
   { epochs, ...options }: { epochs: number; policy_loss?: string; updates_per_step?: number } = { epochs: 12 },
 ): Promise<{ rewards: number[]; share: number }> {
   const rows = prompts(4)
-  const id = await learn(app, rows, { grader, ...options }, { epochs, seed })
+  const id = await learn(app, rows, { grader, ...options }, { epochs, seed, learning_rate: 0.02 })
   const rewards = (await figuresOf(app, id)).map(({ reward }) => Number(reward))
   const job = await app.job(id)
   assert.equal(job.status, 'completed', JSON.stringify(job.error))

@@ -118,9 +118,12 @@ const bodies: Record<string, (ids: Record<string, string>) => object | undefined
   'PUT /operator/accounts/{account_id}': () => ({ tier: 'free' }),
 }
 
+/** Parameters of paths that are places within an object. */
+const places: Record<string, string> = { step: '1' }
+
 const withIds = (route: Route, ids: Record<string, string>) =>
   route.path.replace(/\{(\w+)\*?\}/g, (_, name) =>
-    encodeURIComponent(ids[name] ?? assert.fail(`the test has no ${name} for ${route.path}`)),
+    encodeURIComponent(ids[name] ?? places[name] ?? assert.fail(`the test has no ${name} for ${route.path}`)),
   )
 
 /** A response without the ids of the request and the fields that differ in every response. */
