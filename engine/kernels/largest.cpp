@@ -1,8 +1,17 @@
-// The largest of the logits of a vocabulary: what a sampler chooses from.
+// The largest of the logits of a vocabulary, and their exponentials: what a sampler chooses from.
 #include <cstdint>
 #include <limits>
 
 #include "lanes.h"
+
+static bool is_supported() {
+#ifdef KERNELS_AVX512
+    static const bool has_all = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
+#else
+    static const bool has_all = __builtin_cpu_supports("avx2");
+#endif
+    return has_all;
+}
 
 /**
  * The largest of `n` numbers in descending order, of equals the first: at most `size` of them, into `values` and
@@ -12,12 +21,7 @@
 extern "C" __attribute__((visibility("default"))) int32_t tunery_largest(const float * numbers, int32_t n,
                                                                         const uint32_t * mask, int32_t size,
                                                                         double * values, int32_t * indices) {
-#ifdef KERNELS_AVX512
-    static const bool is_supported = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
-#else
-    static const bool is_supported = __builtin_cpu_supports("avx2");
-#endif
-    if (!is_supported) return -1;
+    if (!is_supported()) return -1;
     int32_t count = 0;
     float   above = -std::numeric_limits<float>::infinity();
     for (int32_t at = 0; at < n; at += 16) {
@@ -41,4 +45,29 @@ extern "C" __attribute__((visibility("default"))) int32_t tunery_largest(const f
         }
     }
     return count;
+}
+
+/**
+ * e^((x - most) * scale) of `n` numbers x, none of which is above `most`, into `out`; null: nowhere. Returns their sum;
+ * what is not finite makes it so. -1: this processor lacks the instructions.
+ */
+extern "C" __attribute__((visibility("default"))) double tunery_exponentials(const float * numbers, int32_t n,
+                                                                            float most, float scale, float * out) {
+    if (!is_supported()) return -1;
+    double sum = 0;
+    for (int32_t at = 0; at < n; at += 16) {
+        const int   inside = n - at < 16 ? n - at : 16;
+        const lanes x      = inside == 16 ? load(numbers + at) : load_some(numbers + at, inside);
+        const lanes e      = select(first_lanes(inside), exp_of(multiply(subtract(x, all(most)), all(scale))));
+        sum += reduce_add(e);
+        if (!out) continue;
+        if (inside == 16) {
+            store(out + at, e);
+            continue;
+        }
+        float last[16];
+        store(last, e);
+        for (int i = 0; i < inside; i++) out[at + i] = last[i];
+    }
+    return sum;
 }

@@ -56,7 +56,10 @@ function addFile(file: string): string | null {
   try {
     const kernels = koffi.load(file)
     const problem = kernels.func('const char* tunery_add_kernels()')() as string | null
-    if (problem === null) largest = findLargest(kernels)
+    if (problem === null) {
+      largest = findLargest(kernels)
+      exponentials = findExponentials(kernels)
+    }
     return problem
   } catch (error) {
     // They may be of another version, or a bundle's may need a newer C library than this machine has.
@@ -85,4 +88,21 @@ function findLargest(kernels: ReturnType<typeof koffi.load>): Largest | null {
   )
   if (find(new Float32Array(), 0, null, 0, new Float64Array(1), new Int32Array(1)) < 0) return null
   return (numbers, mask, values, indices) => find(numbers, numbers.length, mask, values.length, values, indices)
+}
+
+/**
+ * Writes e^((x - most) * scale) of each of `numbers`, none of which is above `most`, into `out`, in 32 bits, and
+ * returns their sum. Not a finite sum where one of the numbers is not finite, but for minus infinity.
+ */
+export type Exponentials = (numbers: Float32Array, most: number, scale: number, out: Float32Array | null) => number
+
+/** Null where the kernels are not installed, or not for this processor. */
+export let exponentials: Exponentials | null = null
+
+function findExponentials(kernels: ReturnType<typeof koffi.load>): Exponentials | null {
+  const compute = kernels.func(
+    'double tunery_exponentials(const float* numbers, int32_t n, float most, float scale, float* out)',
+  )
+  if (compute(new Float32Array(), 0, 0, 1, null) < 0) return null
+  return (numbers, most, scale, out) => compute(numbers, numbers.length, most, scale, out)
 }

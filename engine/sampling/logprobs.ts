@@ -1,5 +1,6 @@
 // Log-probabilities of the model itself, before any sampling parameter is applied.
 import type { TokenLogprob } from '../../contract/sampling.ts'
+import { exponentials } from '../llama/kernels.ts'
 import type { Vocab } from '../llama/vocab.ts'
 import { createTopK, type TopK } from './sampler.ts'
 
@@ -28,15 +29,17 @@ export function createLogprobReader(count: number): LogprobReader {
         for (let rank = 0; rank < best.count; rank++)
           top.push({ token: best.tokens[rank]!, logprob: best.values[rank]! - total })
       }
-      const original = Float32Array.from(logits)
+      const original = logits.slice()
       return (token) => ({ token, logprob: original[token]! - total, top })
     },
   }
 }
 
-export function logSumExp(logits: Float32Array): number {
+export function logSumExp(logits: Float32Array, native = exponentials): number {
   let largest = Number.NEGATIVE_INFINITY
   for (let token = 0; token < logits.length; token++) if (logits[token]! > largest) largest = logits[token]!
+  const computed = native && Number.isFinite(largest) ? native(logits, largest, 1, null) : Number.NaN
+  if (Number.isFinite(computed)) return largest + Math.log(computed)
   let sum = 0
   // Terms below e^-40 of the largest do not change a 64-bit sum noticeably.
   for (let token = 0; token < logits.length; token++)

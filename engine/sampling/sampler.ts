@@ -1,6 +1,6 @@
 // Samples the next token from the logits of the whole vocabulary.
 import { randomInt } from 'node:crypto'
-import { largest } from '../llama/kernels.ts'
+import { type Exponentials, exponentials, largest } from '../llama/kernels.ts'
 
 export interface SamplingParams {
   temperature: number
@@ -53,31 +53,10 @@ export function createSampler(params: SamplingParams, prompt: readonly number[])
       for (const [token, count] of counts) logits[token]! -= presence_penalty + frequency_penalty * count
   }
 
-  /** By the inverse of the cumulative distribution, in two passes over the vocabulary. */
-  const drawFromAll = (logits: Float32Array, mask: Uint32Array | null): number => {
-    let most = Number.NEGATIVE_INFINITY
-    for (let token = 0; token < logits.length; token++)
-      if (logits[token]! > most && (mask === null || allows(mask, token))) most = logits[token]!
-    let sum = 0
-    let last = -1
-    const weights = new Float64Array(logits.length)
-    for (let token = 0; token < logits.length; token++) {
-      if (mask !== null && !allows(mask, token)) continue
-      const weight = Math.exp((logits[token]! - most) / temperature)
-      if (!(weight > 0)) continue
-      sum += weights[token] = weight
-      last = token
-    }
-    let left = random!() * sum
-    for (let token = 0; token < last; token++) {
-      left -= weights[token]!
-      if (left < 0) return token
-    }
-    return last
-  }
+  const drawFromAll = createDraw(temperature, exponentials)
 
   const draw = (logits: Float32Array, mask: Uint32Array | null): number => {
-    if (params.top_k === 0) return drawFromAll(logits, mask)
+    if (params.top_k === 0) return drawFromAll(logits, mask, random!())
     const { values, tokens, count } = topK.find(logits, mask)
     if (count === 0) return -1
     const largest = values[0]!
@@ -107,6 +86,44 @@ export function createSampler(params: SamplingParams, prompt: readonly number[])
       }
       return token
     },
+  }
+}
+
+/**
+ * Draws from all allowed tokens by the inverse of the cumulative distribution at `at`, from 0 to below 1. Returns -1 if
+ * none is allowed. `native`: computes the weights, where there is no mask.
+ */
+export function createDraw(temperature: number, native: Exponentials | null) {
+  let weights: Float32Array | Float64Array = new Float32Array()
+  return (logits: Float32Array, mask: Uint32Array | null, at: number): number => {
+    let most = Number.NEGATIVE_INFINITY
+    for (let token = 0; token < logits.length; token++)
+      if (logits[token]! > most && (mask === null || allows(mask, token))) most = logits[token]!
+    let sum = Number.NaN
+    if (native && mask === null && Number.isFinite(most)) {
+      if (!(weights instanceof Float32Array) || weights.length !== logits.length)
+        weights = new Float32Array(logits.length)
+      sum = native(logits, most, 1 / temperature, weights)
+    }
+    if (!Number.isFinite(sum)) {
+      weights = new Float64Array(logits.length)
+      sum = 0
+      for (let token = 0; token < logits.length; token++) {
+        if (mask !== null && !allows(mask, token)) continue
+        const weight = Math.exp((logits[token]! - most) / temperature)
+        if (weight > 0) sum += weights[token] = weight
+      }
+    }
+    let left = at * sum
+    let last = -1
+    for (let token = 0; token < logits.length; token++) {
+      const weight = weights[token]!
+      if (weight === 0) continue
+      last = token
+      left -= weight
+      if (left < 0) break
+    }
+    return last
   }
 }
 

@@ -4,10 +4,11 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
-import { addKernels, largest } from '../../../engine/llama/kernels.ts'
+import { addKernels, exponentials, largest } from '../../../engine/llama/kernels.ts'
 import { openLibrary } from '../../../engine/llama/library.ts'
 import { quantize } from '../../../engine/llama/quantize.ts'
-import { createTopK } from '../../../engine/sampling/sampler.ts'
+import { logSumExp } from '../../../engine/sampling/logprobs.ts'
+import { createDraw, createTopK } from '../../../engine/sampling/sampler.ts'
 import { tiny, tinyModelsDir, wide } from '../../support/tiny.ts'
 import { type Engine, modelName, modelPath, ownKernels, root, startEngine } from './engine-process.ts'
 
@@ -109,6 +110,32 @@ test('a cache in eight bits is another one, and moves to a runner with longer sl
   assert.ok(after.prompt_tokens_details.cached_tokens >= before.prompt_tokens - 1, JSON.stringify(after))
   const [eight, sixteen] = [engine, engines.get('in eight bits')!].map((each) => logprobs(each, prompt, true, 'b'))
   assert.notDeepEqual(await eight, await sixteen)
+})
+
+test('tokens are drawn, and log-probabilities told, as by the sums in TypeScript', { skip }, () => {
+  addKernels(openLibrary(`${root}/.local/llama/lib`))
+  assert.ok(exponentials, 'the kernels compute weights too')
+  const noise = Float32Array.from({ length: 49_157 }, (_, at) => Math.fround(Math.sin(at * 12.9898) * 9))
+  const cases = [
+    noise,
+    Float32Array.from(noise.subarray(0, 1001), (value, at) => (at % 3 === 0 ? -Infinity : value)),
+    Float32Array.from([-500, 3, 3, -500, 2]),
+    Float32Array.from([1, Number.NaN, 2, Infinity]),
+  ]
+  for (const logits of cases) {
+    const [native, own] = [logSumExp(logits), logSumExp(logits, null)]
+    assert.ok(Object.is(native, own) || Math.abs(native - own) < 1e-5, `${native} and ${own}`)
+    for (const temperature of [0.3, 1]) {
+      const [fast, slow] = [createDraw(temperature, exponentials), createDraw(temperature, null)]
+      const places = Array.from({ length: 50 }, (_, at) => (at + 0.5) / 50)
+      const unequal = places.filter((at) => fast(logits, null, at) !== slow(logits, null, at))
+      // A place may lie between two sums that differ in their last bits.
+      assert.ok(unequal.length <= 1, `${unequal.length} of ${places.length} are others`)
+    }
+  }
+  const masked = Uint32Array.from([0b10])
+  assert.equal(createDraw(1, exponentials)(Float32Array.from([9, 1, 9]), masked, 0.99), 1)
+  assert.equal(createDraw(1, exponentials)(Float32Array.from([9, 1, 9]), new Uint32Array(1), 0.5), -1)
 })
 
 test('the largest logits are those that the search in TypeScript finds', { skip }, () => {
