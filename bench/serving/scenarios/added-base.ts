@@ -44,6 +44,8 @@ interface Peer {
   is_as_near: boolean
 }
 const formWait_ms = 600_000
+/** Beside each file of the peer ours gets other texts, none of which it has in its cache. */
+const turnsBetween = 100
 
 export const addedBase = (shape: string) => async (rounds: number, report: (row: Row) => void) => {
   const model = addOnce(shape)
@@ -111,11 +113,12 @@ async function compareOutput(
   form: string,
   { weights, is_as_near }: Peer,
 ) {
+  const firstTurn = is_as_near ? 0 : turnsBetween
   const them = await startLlamaServer(clients, 1024, { weights })
   try {
     await measure(them, clients, bodies(998, clients))
     const figures = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
-      tokensPerSecond(await measure(side, clients, bodies(turn, Math.max(2, clients))), output),
+      tokensPerSecond(await measure(side, clients, bodies(turn + firstTurn, Math.max(2, clients))), output),
     )
     const what = `${form}: output at ${clients} client${clients > 1 ? 's' : ''}`
     const bound = is_as_near ? { least: required[clients as keyof typeof required] } : {}
@@ -133,6 +136,7 @@ async function comparePrompts(
   form: string,
   { weights, is_as_near }: Peer,
 ) {
+  const firstTurn = is_as_near ? 0 : turnsBetween
   // The whole time of one token: with random weights most tokens have no text.
   const prompt = (length: number, turn: number) => [
     { ...user(text(length - 30, 9_000_000 + length + turn)), ...sampling, ...noEndToken, max_tokens: 1 },
@@ -141,7 +145,7 @@ async function comparePrompts(
   try {
     await measure(them, 1, prompt(promptTokens[0]!, 998))
     const figures = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
-      median(durations(await measure(side, 1, prompt(tokens, turn)))),
+      median(durations(await measure(side, 1, prompt(tokens, turn + firstTurn)))),
     )
     const what = `${form}: one token after a prompt of ${tokens}`
     report(comparisonRow('added-base', what, 'ms', figures, is_as_near ? { most: mostOfTime } : {}, them.form))
