@@ -94,37 +94,39 @@ export function createSampler(params: SamplingParams, prompt: readonly number[])
  * none is allowed. `native`: computes the weights, where there is no mask.
  */
 export function createDraw(temperature: number, native: Exponentials | null) {
-  let weights: Float32Array | Float64Array = new Float32Array()
+  let reused = new Float32Array()
   return (logits: Float32Array, mask: Uint32Array | null, at: number): number => {
     let most = Number.NEGATIVE_INFINITY
     for (let token = 0; token < logits.length; token++)
       if (logits[token]! > most && (mask === null || allows(mask, token))) most = logits[token]!
-    let sum = Number.NaN
     if (native && mask === null && Number.isFinite(most)) {
-      if (!(weights instanceof Float32Array) || weights.length !== logits.length)
-        weights = new Float32Array(logits.length)
-      sum = native(logits, most, 1 / temperature, weights)
+      if (reused.length !== logits.length) reused = new Float32Array(logits.length)
+      const sum = native(logits, most, 1 / temperature, reused)
+      if (Number.isFinite(sum)) return tokenAt(reused, at * sum)
     }
-    if (!Number.isFinite(sum)) {
-      weights = new Float64Array(logits.length)
-      sum = 0
-      for (let token = 0; token < logits.length; token++) {
-        if (mask !== null && !allows(mask, token)) continue
-        const weight = Math.exp((logits[token]! - most) / temperature)
-        if (weight > 0) sum += weights[token] = weight
-      }
-    }
-    let left = at * sum
-    let last = -1
+    const weights = new Float64Array(logits.length)
+    let sum = 0
     for (let token = 0; token < logits.length; token++) {
-      const weight = weights[token]!
-      if (weight === 0) continue
-      last = token
-      left -= weight
-      if (left < 0) break
+      if (mask !== null && !allows(mask, token)) continue
+      const weight = Math.exp((logits[token]! - most) / temperature)
+      if (weight > 0) sum += weights[token] = weight
     }
-    return last
+    return tokenAt(weights, at * sum)
   }
+}
+
+/** The token in whose weight the place lies, when the weights are put one after the other; the last one beyond them. */
+function tokenAt(weights: Float32Array | Float64Array, place: number): number {
+  let left = place
+  let last = -1
+  for (let token = 0; token < weights.length; token++) {
+    const weight = weights[token]!
+    if (weight === 0) continue
+    last = token
+    left -= weight
+    if (left < 0) break
+  }
+  return last
 }
 
 /**
