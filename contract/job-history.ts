@@ -102,11 +102,11 @@ export const listJobRows = route('GET', '/fine-tuning/jobs/{job_id}/rows', {
 
 /** What is kept of the answers of a job with `reinforcement`: enough to see what is rewarded, in bounded space. */
 export const rolloutsKept = {
-  /** Of its steps, evenly spread, with the first and the last; as many of its evaluations. */
+  /** Steps of a job, evenly spread, with the first and the last; and as many evaluations. */
   steps: 200,
   prompts: 4,
   answers: 16,
-  /** Of the text of an answer, and of the calls of tools in it. */
+  /** The most characters of an answer's text, and of the calls of tools in it. */
   characters: 2000,
 }
 

@@ -30,9 +30,9 @@ interface Future {
   queue: QueueState
   settled: Promise<void>
   result: FutureResult | undefined
-  /** Of its result. */
+  /** How large its result is. */
   bytes: number
-  /** Of its request, until it is done. */
+  /** How large its request is, until it is done. */
   asked_bytes: number
   done_at: number
   /** Its number among all that are done. */

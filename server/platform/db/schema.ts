@@ -708,7 +708,7 @@ interface TinkerRuns {
   state: 'live' | 'saved' | 'lost' | 'ended'
   /** SHA-256 of the manifest of its saved state. */
   state_sha256: string | null
-  /** Of its saved state. */
+  /** Size of its saved state. */
   size_bytes: Generated<number>
   problem: string | null
   /** The number of its next request. */
@@ -733,7 +733,7 @@ interface TinkerSamplers {
   run_id: string | null
   /** The files of weights without a name, in the data folder. */
   folder: string | null
-  /** Of these files. */
+  /** Size of these files. */
   size_bytes: Generated<number>
   /** Clients that joined it. */
   clients: number

@@ -3,7 +3,7 @@ import { rolloutsKept } from '../../../../contract/job-history.ts'
 import type { KeptRollouts } from '../result.ts'
 import { figuresOf, type GradedAnswer, type GradedGroup } from './rollouts.ts'
 
-/** Of the reason why a grader failed. */
+/** The most characters of the reason why a grader failed. */
 const errorCharacters = 500
 
 /**

@@ -20,7 +20,7 @@ export interface LossOptions {
 /** What a pass over data gives, beside the gradients. */
 export interface Computed {
   loss: number
-  /** Of each trained token of each datum, before the update. */
+  /** For each datum those of its trained tokens, before the update. */
   log_probabilities: number[][]
   clipped_share: number
   correction: number
@@ -59,7 +59,7 @@ export class PolicyTrainer {
     return this.call('save_weights', { path })
   }
 
-  /** Of each trained token; with `base` those of the base, without the adapter. */
+  /** For each datum those of its trained tokens; with `base` under the base, without the adapter. */
   async logProbabilities(data: Text[], base = false): Promise<number[][]> {
     return (await this.call<{ log_probabilities: number[][] }>('forward', { data, base })).log_probabilities
   }
