@@ -14,16 +14,13 @@ import time
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 import torch
 from datasets import load_dataset
+from peer_trl import MODES as SUPERVISED
 from peer_trl import adapter_of, parser_of, settings_of
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-MODES = {
-    "default": {},
-    "fp32": {"bf16": False, "gradient_checkpointing": False},
-    "bf16": {"bf16": True, "gradient_checkpointing": False},
-    "half": {"bf16": True, "gradient_checkpointing": False},
+MODES = {name: SUPERVISED[name] for name in ("default", "fp32", "bf16", "half")} | {
     "continuous": {"bf16": True, "gradient_checkpointing": False, "use_transformers_continuous_batching": True},
 }
 IN_BF16 = ("half", "continuous")
